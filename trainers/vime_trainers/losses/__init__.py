@@ -1,0 +1,1 @@
+"""Losses as small pure functions on per-token tensors."""

@@ -1,0 +1,1 @@
+"""Actors and loops that Ray places."""

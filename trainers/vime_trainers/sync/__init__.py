@@ -1,0 +1,1 @@
+"""Weights from the trainer into running engines, proven by a probe."""

@@ -1,0 +1,84 @@
+"""vime-agents: agent environments and a trainer SDK for LLM agents.
+
+Importing this registers every known environment with Gymnasium (`gymnasium.make("vime_agents/...")`),
+without importing any of them. Torch, vLLM, Ray and Docker are never imported from here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vime_agents import registry
+
+if TYPE_CHECKING:
+    from vime_agents.env import AgentEnv, ToolEnv
+    from vime_agents.episode import (
+        Episode,
+        Outcome,
+        RewardResult,
+        Segment,
+        Span,
+        Trajectory,
+        Turn,
+    )
+    from vime_agents.errors import EnvFault, ToolError, VimeAgentsError
+    from vime_agents.policy import Conversation, Generation, Policy, Sampling
+    from vime_agents.rollout.runner import Limits, Runner
+    from vime_agents.sandbox import ExecResult, Sandbox, SandboxSpec
+    from vime_agents.spaces import Messages, Reply
+    from vime_agents.task import Task, TaskSet, load_jsonl
+    from vime_agents.tools import Tool, tool
+    from vime_agents.trainer import Batch, Trainer, TrainingSample
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "AgentEnv": "env",
+    "Batch": "trainer",
+    "Conversation": "policy",
+    "EnvFault": "errors",
+    "Episode": "episode",
+    "ExecResult": "sandbox",
+    "Generation": "policy",
+    "Limits": "rollout.runner",
+    "Messages": "spaces",
+    "Outcome": "episode",
+    "Policy": "policy",
+    "Reply": "spaces",
+    "RewardResult": "episode",
+    "Runner": "rollout.runner",
+    "Sampling": "policy",
+    "Sandbox": "sandbox",
+    "SandboxSpec": "sandbox",
+    "Segment": "episode",
+    "Span": "episode",
+    "Task": "task",
+    "TaskSet": "task",
+    "Tool": "tools",
+    "ToolEnv": "env",
+    "ToolError": "errors",
+    "Trainer": "trainer",
+    "TrainingSample": "trainer",
+    "Trajectory": "episode",
+    "Turn": "episode",
+    "VimeAgentsError": "errors",
+    "load_jsonl": "task",
+    "tool": "tools",
+}
+__all__ = ["__version__", *_EXPORTS]
+
+registry.register_all()
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use, so that `import vime_agents` stays fast."""
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'vime_agents' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"vime_agents.{_EXPORTS[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,401 @@
+"""Environments that an LLM policy acts in. `AgentEnv` is a real `gymnasium.Env`.
+
+Two faces, one semantics: the runner awaits `areset`/`astep`; `reset`/`step` drive the same coroutines on
+one background loop, so that an env also works in a notebook, under `gymnasium.make` and in wrappers.
+
+What an author writes (each may be `def`, run off the event loop, or `async def`):
+
+    make_task(rng) -> dict           one procedural task; or tasks() -> rows
+    prompt() -> str | list[Message]  what the agent sees first, from self.task
+    score(text) -> float | dict      the reward, once, at the end
+    gold() -> str                    a reply that scores the maximum (used by checkers)
+    setup(), teardown()              resources of one episode
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from vime_agents import messages as msg
+from vime_agents import registry
+from vime_agents.episode import RewardResult
+from vime_agents.errors import (
+    ConfigError,
+    ContractError,
+    EnvError,
+    EnvFault,
+    EpisodeError,
+    GraderError,
+    SandboxError,
+    ToolError,
+)
+from vime_agents.messages import Message, ToolCall
+from vime_agents.reward import Score, reward_from_score
+from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
+from vime_agents.spaces import Messages, Reply
+from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet
+from vime_agents.tools import BoundTool, tools_of
+
+Observation = dict[str, tuple[Message, ...]]
+Info = dict[str, Any]
+
+
+class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
+    """Base of every single-agent environment.
+
+    Guarantees: one instance plays one episode at a time; all randomness comes from `self.np_random` or the
+    generator passed in; the observation holds only messages that are new since the last action.
+
+    `info` holds `task_id`, `stop_strings`, `max_tokens` (None: the run's own) for the coming turn, and at
+    the end `stop` and `reward_result`.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+
+    max_turns: ClassVar[int] = 10
+    """The env truncates after this many turns."""
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """A score outside is the grader's failure, not a reward."""
+    num_tasks: ClassVar[int] = 10_000
+    """Size of a procedural task set."""
+    sandbox_spec: ClassVar[SandboxSpec | None] = None
+    """What `await self.sandbox()` gives; made on first use, one for each episode."""
+    prompt_style: ClassVar[str] = "chat"
+    """`chat`: messages go through the model's chat template. `text`: their contents are concatenated as they
+    are, for few-shot prompts that a base model continues."""
+
+    def __init__(
+        self,
+        *,
+        split: str = "train",
+        task_seed: int = 0,
+        render_mode: str | None = None,
+        sandbox_provider: SandboxProvider | None = None,
+    ) -> None:
+        self.split, self.task_seed, self.render_mode = split, task_seed, render_mode
+        self.observation_space = gymnasium.spaces.Dict({"messages": Messages()})
+        self.action_space = Reply()
+        self.task: Mapping[str, Any] = {}
+        self.messages: list[Message] = []
+        self.turn = 0
+        self.counters: dict[str, float] = {}
+        self._provider = sandbox_provider
+        self._own_provider: SandboxProvider | None = None
+        self._sandbox: Sandbox | None = None
+        self._task_set: TaskSet | None = None
+        self._playing = False
+
+    # ------------------------------------------------------------------------------ author's hooks
+
+    def tasks(self) -> Iterable[Mapping[str, Any] | Task] | TaskSet:
+        """Rows or a TaskSet of `self.split`. Override this or `make_task`."""
+        return ProceduralTaskSet(
+            self.make_task,
+            name=type(self).__name__,
+            split=self.split,
+            seed=self.task_seed,
+            size=self.num_tasks,
+        )
+
+    def make_task(self, rng: np.random.Generator) -> Mapping[str, Any]:
+        """One task from `rng` alone (and `self.split`)."""
+        raise ContractError(f"{type(self).__name__} needs `tasks` or `make_task`")
+
+    def prompt(self) -> str | Sequence[Message] | Awaitable[str | Sequence[Message]]:
+        """The first messages; a str is one user message."""
+        raise ContractError(f"{type(self).__name__} needs `prompt`")
+
+    def score(self, text: str) -> Score | Awaitable[Score]:
+        """The reward of the finished episode; `text` is the agent's last message."""
+        raise ContractError(f"{type(self).__name__} needs `score`")
+
+    def gold(self) -> Any:
+        """A policy's replies, in order, that score the maximum: a str or a list of str / Message."""
+        raise ContractError(f"{type(self).__name__} has no `gold`")
+
+    def setup(self) -> Any:
+        """Called at the start of each episode, with `self.task` set."""
+
+    def teardown(self) -> Any:
+        """Called at the end of each episode, also after a failure."""
+
+    def stop_strings(self) -> Sequence[str]:
+        """Strings that end the coming turn; they stay part of the reply."""
+        return ()
+
+    def max_tokens(self) -> int | None:
+        """Most tokens of the coming turn; None takes the run's own limit."""
+        return None
+
+    async def respond(self, message: Message) -> Sequence[Message] | None:
+        """The env's answer to a reply; None ends the episode. Here: every reply is the last one."""
+        return None
+
+    @property
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        """Tools that the model is told about."""
+        return []
+
+    # ---------------------------------------------------------------------------------- async face
+
+    def task_set(self) -> TaskSet:
+        """The tasks of `self.split`."""
+        if self._task_set is None:
+            tasks = self.tasks()
+            if isinstance(tasks, TaskSet):
+                self._task_set = tasks
+            else:
+                self._task_set = ListTaskSet(tasks, name=type(self).__name__, split=self.split)
+        return self._task_set
+
+    async def areset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        """Start an episode. `options={"task": Task | id | index}` pins the task.
+
+        Raises:
+            EnvError: a hook of the author's raised. EnvFault, SandboxError: infrastructure.
+            ConfigError: no such task.
+        """
+        super().reset(seed=seed)
+        await self._end_episode()
+        task = self._pick_task((options or {}).get("task"))
+        self.task, self.task_id = task.inputs, task.id
+        self.messages, self.turn, self.counters = [], 0, {}
+        self._playing = True
+        await self._hook("setup")
+        first = await self._hook("prompt")
+        new = [msg.user(first)] if isinstance(first, str) else [msg.check_message(m) for m in first]
+        self.messages.extend(new)
+        return self._observe(new), self._info()
+
+    async def astep(self, action: str | Message) -> tuple[Observation, float, bool, bool, Info]:
+        """Take the policy's reply.
+
+        Raises:
+            ContractError: no episode in progress, or not a Reply.
+            EnvError, GraderError, EnvFault, SandboxError: the episode failed; it has no reward.
+        """
+        if not self._playing:
+            raise ContractError("step() without reset(), or after the episode ended")
+        if not self.action_space.contains(action):
+            raise ContractError(f"an action is a str or an assistant message, got {action!r:.200}")
+        reply = msg.assistant(action) if isinstance(action, str) else action
+        self.messages.append(reply)
+        self.turn += 1
+        answer = await self._classified(self.respond(reply), "respond")
+        new = list(answer) if answer is not None else []
+        self.messages.extend(new)
+        terminated = answer is None
+        truncated = not terminated and self.turn >= self.max_turns
+        info = self._info()
+        reward = 0.0
+        if terminated or truncated:
+            info["stop"] = "done" if terminated else "max_turns"
+            result = await self._grade()
+            info["reward_result"] = result
+            reward = result.value if result.value is not None else 0.0
+            await self._end_episode()
+        return self._observe(new), float(reward), terminated, truncated, info
+
+    async def aclose(self) -> None:
+        """Free everything. Idempotent."""
+        await self._end_episode()
+        provider, self._own_provider = self._own_provider, None
+        if provider is not None:
+            await provider.aclose()
+
+    async def sandbox(self) -> Sandbox:
+        """This episode's sandbox, made on first use.
+
+        Raises:
+            ContractError: the class has no `sandbox_spec`. SandboxError: it could not be made.
+        """
+        if self.sandbox_spec is None:
+            raise ContractError(f"{type(self).__name__} declares no `sandbox_spec`")
+        if self._sandbox is None:
+            if self._provider is None:
+                self._provider = self._own_provider = registry.sandbox_provider(self.sandbox_spec.backend)
+            self._sandbox = await self._provider.create(self.sandbox_spec)
+        return self._sandbox
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Add to a counter that ends up in the episode's metrics."""
+        self.counters[name] = self.counters.get(name, 0) + amount
+
+    # ----------------------------------------------------------------------------------- sync face
+
+    def reset(  # noqa: D102 - documented by gymnasium and `areset`
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, Info]:
+        return _run_on_background_loop(self.areset(seed=seed, options=options))
+
+    def step(self, action: str | Message) -> tuple[Observation, float, bool, bool, Info]:  # noqa: D102
+        return _run_on_background_loop(self.astep(action))
+
+    def close(self) -> None:  # noqa: D102
+        if self._playing or self._sandbox is not None or self._own_provider is not None:
+            _run_on_background_loop(self.aclose())
+
+    def render(self) -> str:  # type: ignore[override]
+        """The conversation as text."""
+        return "\n".join(f"[{m['role']}] {m['content']}" for m in self.messages)
+
+    # ------------------------------------------------------------------------------------ internals
+
+    def _observe(self, new: Sequence[Message]) -> Observation:
+        return {"messages": tuple(new)}
+
+    def _info(self) -> Info:
+        return {
+            "task_id": self.task_id,
+            "stop_strings": tuple(self.stop_strings()),
+            "max_tokens": self.max_tokens(),
+        }
+
+    def _pick_task(self, pin: object) -> Task:
+        if isinstance(pin, Task):
+            return pin
+        tasks = self.task_set()
+        if pin is None:
+            return tasks[int(self.np_random.integers(len(tasks)))]
+        if isinstance(pin, int):
+            if not 0 <= pin < len(tasks):
+                raise ConfigError(f"task index {pin} is outside 0..{len(tasks) - 1}")
+            return tasks[pin]
+        for index in range(len(tasks)):
+            if tasks[index].id == pin:
+                return tasks[index]
+        raise ConfigError(f"no task {pin!r} in {tasks.name} ({self.split}, {len(tasks)} tasks)")
+
+    async def _hook(self, name: str, *args: Any) -> Any:
+        hook = getattr(self, name)
+        if name in ("setup", "teardown") and getattr(type(self), name) is getattr(AgentEnv, name):
+            return None
+        if inspect.iscoroutinefunction(hook):
+            return await self._classified(hook(*args), name)
+        return await self._classified(run_in_thread(lambda: hook(*args)), name)
+
+    async def _classified(self, awaitable: Awaitable[Any], name: str) -> Any:
+        """Await an author's hook; what escapes is named after the boundary that it crossed."""
+        try:
+            return await awaitable
+        except (EpisodeError, ConfigError, ContractError):
+            raise
+        except Exception as error:
+            failure = GraderError if name == "score" else EnvError
+            raise failure(f"{type(self).__name__}.{name}: {error!r}") from error
+
+    async def _grade(self) -> RewardResult:
+        score = await self._hook("score", msg.last_text(self.messages))
+        return reward_from_score(score, self.reward_range)
+
+    async def _end_episode(self) -> None:
+        if not self._playing:
+            return
+        self._playing = False
+        sandbox, self._sandbox = self._sandbox, None
+        try:
+            await self._hook("teardown")
+        finally:
+            if sandbox is not None:
+                await asyncio.shield(sandbox.close())
+
+
+class ToolEnv(AgentEnv):
+    """An AgentEnv whose `@tool` methods the model can call; a reply without a call is the last one.
+
+    Metrics: `tool_calls`, `tool_errors`.
+    """
+
+    tool_timeout_s: ClassVar[float] = 30.0
+    """A call that takes longer is answered with an error."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tools: dict[str, BoundTool] = tools_of(self)
+
+    @property
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        """Schemas of the `@tool` methods."""
+        return [t.schema for t in self.tools.values()]
+
+    def parse_calls(self, text: str) -> Sequence[ToolCall]:
+        """Tool calls written as text, for models without native ones. Here: none."""
+        return ()
+
+    def format_result(self, result: str, call: ToolCall) -> Message:
+        """The message that carries a tool's answer."""
+        return msg.tool_result(result, call)
+
+    async def respond(self, message: Message) -> Sequence[Message] | None:
+        """Serve every tool call of the reply."""
+        calls = message.get("tool_calls") or self.parse_calls(message["content"])
+        if not calls:
+            return None
+        return await asyncio.gather(*(self._serve(call) for call in calls))
+
+    async def _serve(self, call: ToolCall) -> Message:
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        self.count("tool_calls")
+        try:
+            if name not in self.tools:
+                raise ToolError(f"no tool {name!r}; there are: {', '.join(self.tools)}")
+            async with asyncio.timeout(self.tool_timeout_s):
+                result = await self.tools[name].call(arguments, run_in_thread)
+        except (EnvFault, SandboxError):
+            raise
+        except TimeoutError:
+            self.count("tool_errors")
+            result = f"Error: {name} took longer than {self.tool_timeout_s:g} s"
+        except ToolError as error:
+            self.count("tool_errors")
+            result = f"Error: {error}"
+        except Exception as error:  # noqa: BLE001 - a tool's own bug is the model's to see, and counted
+            self.count("tool_errors")
+            result = f"Error: {type(error).__name__}: {error}"
+        return self.format_result(result, call)
+
+
+# ------------------------------------------------------------------------------------- sync <-> async
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=32, thread_name_prefix="vime-hook")
+
+
+async def run_in_thread(function: Callable[[], Any]) -> Any:
+    """Run a blocking function of an author's off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_executor(), function)
+
+
+@cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="vime-env-loop", daemon=True).start()
+    return loop
+
+
+def _run_on_background_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    loop = _background_loop()
+    if threading.current_thread().name == "vime-env-loop":
+        coroutine.close()
+        raise ContractError("the sync face was called inside an env hook; await areset/astep there")
+    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    try:
+        return future.result()
+    except BaseException:
+        with contextlib.suppress(RuntimeError):
+            future.cancel()
+        raise

@@ -1,0 +1,212 @@
+"""Every error that vime-agents raises, in one tree.
+
+```
+VimeAgentsError
+  ConfigError (ValueError)            a value in a flag, a file or a call; says where, what, and the fix
+  DatasetError (ConfigError)          a bad row: file, line, key
+  UnknownIdError (LookupError)        no such env, tool, sandbox, flag; carries the nearest known id
+  MissingDependencyError (ImportError)  names the extra to install
+  ContractError (RuntimeError)        a plug-in or a caller broke a promise (lengths, masks, step after end)
+  RecordError (ContractError)         a token record that cannot be true
+  EpisodeError                        recorded on the episode with its failure class, never ends a run
+    ModelError                        the policy's reply cannot be used at all
+    EnvError                          the author's hook raised
+    EnvFault                          raised by authors: "infrastructure, not the model"
+    GraderError                       scoring failed
+    EngineError                       the engine that samples: unreachable, 5xx, out of memory, dead
+    SandboxError                      see the tree below
+      SandboxUnavailable              the backend cannot work here; says why and what else would
+      SandboxDead                     the sandbox is gone; its output can no longer be trusted
+      SandboxTimeout (TimeoutError)   the backend itself did not answer in time
+      CommandNotFound / SandboxFileNotFound (FileNotFoundError) / SandboxPermissionError (PermissionError)
+    BudgetError                       a money or token budget of the run is spent
+  TrainerError                        ends the run
+    NonFiniteError                    NaN or Inf in a loss or a gradient
+    WeightSyncError                   the engine does not hold the trainer's weights
+    CheckpointError
+  ServingError                        an engine process that does not start or died
+ToolError                             not a failure: becomes the tool's answer to the model
+```
+
+To add one: give it the parent of the *boundary that was crossed*, and, if it can end an episode, a
+`failure_class` out of `FAILURE_CLASSES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import ClassVar
+
+FAILURE_CLASSES = (
+    "model",
+    "env",
+    "tool",
+    "sandbox",
+    "grader",
+    "judge",
+    "engine",
+    "budget",
+    "cancelled",
+)
+"""Who could have caused a failed episode."""
+
+
+class VimeAgentsError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(VimeAgentsError, ValueError):
+    """A value that the user gave is wrong. The message names the flag or key, the value and the fix."""
+
+
+class DatasetError(ConfigError):
+    """A bad row of a dataset. The message names the file, the line and the key."""
+
+
+class UnknownIdError(VimeAgentsError, LookupError):
+    """No such id. `suggestion` is the nearest known one, or None."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind, self.name = kind, name
+        self.known = sorted(known)
+        self.suggestion = nearest(name, self.known)
+        hint = f" Did you mean {self.suggestion!r}?" if self.suggestion else ""
+        listing = f" Known: {', '.join(self.known)}." if 0 < len(self.known) <= 20 else ""
+        super().__init__(f"unknown {kind} {name!r}.{hint}{listing}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.kind, self.name, self.known)
+
+
+class MissingDependencyError(VimeAgentsError, ImportError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        self.package, self.extra, self.purpose = package, extra, purpose
+        super().__init__(f"{purpose} needs the package {package!r}: pip install 'vime-agents[{extra}]'")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.package, self.extra, self.purpose)
+
+
+class ContractError(VimeAgentsError, RuntimeError):
+    """A plug-in or a caller broke a promise of the API."""
+
+
+class RecordError(ContractError):
+    """A token record that cannot be true: lengths disagree, a log-prob is missing, a mask has no reason."""
+
+
+class EpisodeError(VimeAgentsError):
+    """Ends one episode, never a run. `failure_class` says who caused it."""
+
+    failure_class: ClassVar[str] = "env"
+    retryable: ClassVar[bool] = False
+    """True when a fresh attempt may succeed and the policy cannot have caused the failure."""
+
+
+class ModelError(EpisodeError):
+    """The policy's reply cannot be used at all."""
+
+    failure_class = "model"
+
+
+class EnvError(EpisodeError):
+    """A hook of the environment's author raised."""
+
+
+class EnvFault(EpisodeError):
+    """Raised by authors of envs and tools to say: infrastructure failed, not the model."""
+
+    retryable = True
+
+
+class GraderError(EpisodeError):
+    """Scoring failed: the episode has no trusted reward."""
+
+    failure_class = "grader"
+
+
+class EngineError(EpisodeError):
+    """The engine that samples tokens failed: unreachable, out of memory, malformed answer."""
+
+    failure_class = "engine"
+    retryable = True
+
+
+class BudgetError(EpisodeError):
+    """A budget of the whole run is spent."""
+
+    failure_class = "budget"
+
+
+class SandboxError(EpisodeError):
+    """The sandbox's infrastructure failed. Never raised for what a command did."""
+
+    failure_class = "sandbox"
+    retryable = True
+
+
+class SandboxUnavailable(SandboxError):
+    """The backend cannot work on this machine; the message says why and what else would."""
+
+    retryable = False
+
+
+class SandboxDead(SandboxError):
+    """The sandbox is gone; nothing that it answers can be trusted."""
+
+
+class SandboxTimeout(SandboxError, TimeoutError):
+    """The backend itself did not answer in time (a command's own timeout is a result instead)."""
+
+
+class CommandNotFound(SandboxError):
+    """The program to run does not exist in the sandbox."""
+
+    retryable = False
+
+
+class SandboxFileNotFound(SandboxError, FileNotFoundError):
+    """A path to read does not exist in the sandbox."""
+
+    retryable = False
+
+
+class SandboxPermissionError(SandboxError, PermissionError):
+    """The sandbox's user may not do that."""
+
+    retryable = False
+
+
+class TrainerError(VimeAgentsError):
+    """Ends the run."""
+
+
+class NonFiniteError(TrainerError):
+    """NaN or Inf in a loss or a gradient; raised before the optimizer steps."""
+
+
+class WeightSyncError(TrainerError):
+    """The engine does not hold the weights that the trainer published."""
+
+
+class CheckpointError(TrainerError):
+    """A checkpoint cannot be written or read."""
+
+
+class ServingError(VimeAgentsError):
+    """An engine process did not start, or died."""
+
+
+class ToolError(Exception):
+    """Raised inside a tool to answer the model with an error message. Not a failure of the episode."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name closest to `name`, or None when nothing is close."""
+    known = list(known)
+    lowered = {k.lower(): k for k in known}
+    hit = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
+    return lowered[hit[0]] if hit else None

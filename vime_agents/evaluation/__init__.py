@@ -1,0 +1,1 @@
+"""Evaluate policies on environments; honest statistics."""

@@ -1,0 +1,1 @@
+"""From what happened to what is learned from. Pure functions, numpy only."""

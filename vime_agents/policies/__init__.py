@@ -1,0 +1,1 @@
+"""Talk to models."""

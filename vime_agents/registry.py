@@ -1,0 +1,103 @@
+"""Ids of plug-ins -> objects. Plug-ins are entry points; nothing of theirs is imported before it is used.
+
+Groups: `vime_agents.envs` (name = Gymnasium id without the namespace, value = env class) and
+`vime_agents.sandboxes` (name = backend, value = provider class).
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+import gymnasium
+
+from vime_agents.errors import ConfigError, ContractError, UnknownIdError
+
+NAMESPACE = "vime_agents"
+ENVS_GROUP = "vime_agents.envs"
+SANDBOXES_GROUP = "vime_agents.sandboxes"
+
+# What `pip install` would write as entry points: a checkout that is not installed has no metadata.
+_BUILT_IN = {
+    ENVS_GROUP: {
+        "Calculator-v0": "vime_envs.calculator:Calculator",
+        "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
+    },
+    SANDBOXES_GROUP: {"local": "vime_sandboxes.local:LocalSandboxProvider"},
+}
+
+
+@cache
+def entry_points(group: str) -> dict[str, str]:
+    """Name -> 'module:attribute' of every plug-in in `group`, installed ones first."""
+    found = dict(_BUILT_IN.get(group, {}))
+    found.update({e.name: e.value for e in metadata.entry_points(group=group)})
+    return found
+
+
+def load_object(path: str, what: str = "object") -> Any:
+    """Import 'module:attribute' or 'module.attribute'.
+
+    Raises:
+        ConfigError: the module or the attribute does not exist; names both.
+    """
+    module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    if not module_name or not attribute:
+        raise ConfigError(f"{what} must be written 'module:name', got {path!r}")
+    try:
+        target: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(missing + "."):
+            raise ConfigError(f"{what} {path!r}: no module named {missing!r}") from error
+        raise
+    for part in attribute.split("."):
+        if not hasattr(target, part):
+            raise ConfigError(f"{what} {path!r}: module {module_name!r} has no {attribute!r}")
+        target = getattr(target, part)
+    return target
+
+
+def register_all() -> None:
+    """Put every known env into Gymnasium's registry as `vime_agents/<name>`, without importing it."""
+    for name, value in entry_points(ENVS_GROUP).items():
+        env_id = f"{NAMESPACE}/{name}"
+        if env_id not in gymnasium.registry:
+            gymnasium.register(id=env_id, entry_point=value)
+
+
+def env_class(env_id: str) -> type:
+    """The class behind `Name-v0`, `vime_agents/Name-v0`, any Gymnasium id, or `module:Class`.
+
+    Raises:
+        UnknownIdError: with the nearest known id.
+        ConfigError: `module:Class` that does not exist.
+    """
+    name = env_id.removeprefix(f"{NAMESPACE}/")
+    known = entry_points(ENVS_GROUP)
+    if name in known:
+        return load_object(known[name], f"env {env_id!r}")
+    if env_id in gymnasium.registry:
+        entry_point = gymnasium.registry[env_id].entry_point
+        if isinstance(entry_point, str):
+            return load_object(entry_point, f"env {env_id!r}")
+        if isinstance(entry_point, type):
+            return entry_point
+        raise ContractError(f"env {env_id!r} is registered with a function; give 'module:Class'")
+    if ":" in env_id:
+        return load_object(env_id, "env")
+    raise UnknownIdError("env", env_id, known)
+
+
+def sandbox_provider(name: str) -> Any:
+    """A new provider of the backend `name`.
+
+    Raises:
+        UnknownIdError: with the nearest known backend.
+    """
+    known = entry_points(SANDBOXES_GROUP)
+    if name not in known:
+        raise UnknownIdError("sandbox backend", name, known)
+    return load_object(known[name], f"sandbox backend {name!r}")()

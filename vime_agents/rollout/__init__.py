@@ -1,0 +1,1 @@
+"""Play episodes: the runner, limits, groups."""

@@ -1,0 +1,1 @@
+"""Start, reach and update vLLM engines: processes and HTTP, never `import vllm`."""

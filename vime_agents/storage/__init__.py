@@ -1,0 +1,1 @@
+"""What is on disk: run directories and episode stores."""

@@ -1,0 +1,1 @@
+"""Conformance kits for plug-in authors, and fakes."""

@@ -1,0 +1,194 @@
+"""Tools: typed functions that a model can call.
+
+The schema is made when the tool is defined, so that a wrong hint fails at import, naming file and line.
+Who sees which error: a `ToolError`, bad arguments and any exception of the author's go back to the model as
+the tool's answer; `EnvFault` and `SandboxError` are infrastructure and end the episode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import re
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from vime_agents.errors import ContractError, ToolError
+
+
+class Tool:
+    """A function with a name, a description and a JSON schema. Made by `@tool`."""
+
+    def __init__(self, function: Callable[..., Any], *, name: str | None = None) -> None:
+        self.function = function
+        self.name = name or function.__name__
+        where = _where(function)
+        doc = inspect.getdoc(function)
+        if not doc:
+            raise ContractError(f"{where}: tool {self.name!r} needs a docstring: the model reads it")
+        self.description, arg_docs = _split_docstring(doc)
+        self.arguments_model = _arguments_model(function, self.name, arg_docs, where)
+        self.parameters: dict[str, Any] = self.arguments_model.model_json_schema()
+        self.parameters.pop("title", None)
+        functools.update_wrapper(self, function)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool in the shape of OpenAI's `tools` parameter."""
+        function = {
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+        }
+        return {"type": "function", "function": function}
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool | BoundTool:
+        return self if instance is None else BoundTool(tool=self, instance=instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the plain function, as if it were not decorated."""
+        return self.function(*args, **kwargs)
+
+    def parse_arguments(self, text: str) -> dict[str, Any]:
+        """JSON text -> checked keyword arguments.
+
+        Raises:
+            ToolError: worded for the model.
+        """
+        try:
+            raw = json.loads(text) if text.strip() else {}
+        except json.JSONDecodeError as error:
+            raise ToolError(f"arguments of {self.name} are not valid JSON: {error}") from error
+        try:
+            model = self.arguments_model.model_validate(raw)
+        except pydantic.ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors()
+            )
+            raise ToolError(f"bad arguments for {self.name}: {problems}") from error
+        return {name: getattr(model, name) for name in type(model).model_fields}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTool:
+    """A tool method together with its instance."""
+
+    tool: Tool
+    instance: object
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+        return self.tool.name
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool in the shape of OpenAI's `tools` parameter."""
+        return self.tool.schema
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the plain method."""
+        return self.tool.function(self.instance, *args, **kwargs)
+
+    async def call(self, arguments: str, run_sync: RunSync) -> str:
+        """Run the tool on JSON arguments; the answer as text.
+
+        Args:
+            arguments: JSON text as the model wrote it.
+            run_sync: runs a blocking function off the event loop.
+
+        Raises:
+            ToolError: bad arguments, or the tool's own.
+        """
+        kwargs = self.tool.parse_arguments(arguments)
+        function = functools.partial(self.tool.function, self.instance, **kwargs)
+        if inspect.iscoroutinefunction(self.tool.function):
+            answer = await function()
+        else:
+            answer = await run_sync(function)
+        return answer if isinstance(answer, str) else json.dumps(answer, default=str)
+
+
+RunSync = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+def tool(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Make a function or method a tool: `@tool` or `@tool(name="...")`.
+
+    Raises:
+        ContractError: at definition, for a missing docstring or type hint.
+    """
+    if function is None:
+        return lambda f: Tool(f, name=name)
+    return Tool(function, name=name)
+
+
+def tools_of(instance: object) -> dict[str, BoundTool]:
+    """Every `@tool` method of an object, by name, in the order of definition (base classes first)."""
+    found: dict[str, BoundTool] = {}
+    for cls in reversed(type(instance).__mro__):
+        for value in vars(cls).values():
+            if isinstance(value, Tool):
+                found[value.name] = BoundTool(tool=value, instance=instance)
+    return found
+
+
+async def run_off_loop(function: Callable[[], Any]) -> Any:
+    """The default `RunSync`: a thread of the loop's executor."""
+    return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+def _where(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _arguments_model(
+    function: Callable[..., Any], name: str, docs: Mapping[str, str], where: str
+) -> type[pydantic.BaseModel]:
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ContractError(f"{where}: tool {name!r}: unknown type in a hint: {error}") from error
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ContractError(f"{where}: tool {name!r} cannot take *args or **kwargs")
+        if parameter.name not in hints:
+            raise ContractError(f"{where}: tool {name!r}: {parameter.name!r} needs a type hint")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        description = docs.get(parameter.name)
+        fields[parameter.name] = (
+            hints[parameter.name],
+            pydantic.Field(default=default, description=description),
+        )
+    config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)
+    try:
+        return pydantic.create_model(f"{name}_arguments", __config__=config, **fields)
+    except pydantic.errors.PydanticUserError as error:
+        raise ContractError(f"{where}: tool {name!r}: {error.message}") from error
+
+
+def _split_docstring(doc: str) -> tuple[str, dict[str, str]]:
+    """Google style: (what comes before `Args:`, parameter -> text)."""
+    head, _, rest = doc.partition("\nArgs:\n")
+    arguments: dict[str, str] = {}
+    current = ""
+    for line in rest.split("\n"):
+        match = re.match(r"\s{2,4}(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
+        if match:
+            current = match[1]
+            arguments[current] = match[2].strip()
+        elif current and line.startswith("      "):
+            arguments[current] += " " + line.strip()
+        elif line.strip() and not line.startswith(" "):
+            break
+    return head.strip(), arguments

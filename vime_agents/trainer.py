@@ -1,0 +1,113 @@
+"""The trainer contract: TrainingSamples in, one optimizer step, new weights out. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vime_agents.errors import RecordError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrainingSample:
+    """One token row with everything that the loss needs.
+
+    The loss of a batch is `sum over all tokens of weights * f(token)`, with no further division: a token's
+    weight does not depend on micro-batching, packing, order or parallel layout.
+    """
+
+    id: str
+    """`<episode>/<agent>/<segment>`."""
+    episode_id: str
+    group_id: str
+    agent: str
+    token_ids: NDArray[np.int32]
+    """[num_tokens]"""
+    loss_mask: NDArray[np.bool_]
+    """[num_tokens] true on trainable tokens; never on token 0, which nothing predicts."""
+    rollout_logprobs: NDArray[np.float32]
+    """[num_tokens] the engine's log-probs (nats); finite where `loss_mask`, NaN where nobody sampled."""
+    advantages: NDArray[np.float32]
+    """[num_tokens] 0 where masked."""
+    weights: NDArray[np.float32]
+    """[num_tokens] the token's share of the loss; 0 where masked, > 0 where trainable."""
+    weight_versions: NDArray[np.int32]
+    """[num_tokens] published update that sampled the token; -1 where nobody sampled."""
+
+    def __post_init__(self) -> None:
+        size = self.token_ids.shape
+        for name in ("loss_mask", "rollout_logprobs", "advantages", "weights", "weight_versions"):
+            if getattr(self, name).shape != size:
+                raise RecordError(f"sample {self.id}: {name} {getattr(self, name).shape} != {size}")
+        mask = self.loss_mask
+        if len(size) != 1 or size[0] < 2 or not mask.any():
+            raise RecordError(f"sample {self.id}: needs >= 2 tokens and >= 1 trainable one")
+        if mask[0]:
+            raise RecordError(f"sample {self.id}: token 0 is trainable but nothing predicts it")
+        if not np.isfinite(self.rollout_logprobs[mask]).all():
+            raise RecordError(f"sample {self.id}: a trainable token has no log-prob")
+        if not np.isfinite(self.advantages).all() or self.advantages[~mask].any():
+            raise RecordError(f"sample {self.id}: advantages must be finite, and 0 where masked")
+        if self.weights[~mask].any() or not (self.weights[mask] > 0).all():
+            raise RecordError(f"sample {self.id}: weights must be > 0 exactly where trainable")
+
+    def __len__(self) -> int:
+        return int(self.token_ids.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one update consumes."""
+
+    samples: tuple[TrainingSample, ...]
+    temperature: float
+    """The sampling temperature: log-probs of trainer and engine are compared at it."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """How the batch came about: groups, dropped episodes, reward mean, ..."""
+
+    @property
+    def num_tokens(self) -> int:
+        """All tokens, context included."""
+        return sum(len(s) for s in self.samples)
+
+    @property
+    def num_trainable(self) -> int:
+        """Tokens that the loss sees."""
+        return sum(int(s.loss_mask.sum()) for s in self.samples)
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Owns weights and an optimizer. Every method is a collective of all ranks."""
+
+    version: int
+    """Updates done so far."""
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One optimizer step on the batch (empty batch: no step). Returns metrics.
+
+        Raises:
+            NonFiniteError: before the step, naming the sample ids.
+        """
+        ...
+
+    def logprobs(self, rows: Sequence[NDArray[np.int32]], *, temperature: float) -> list[NDArray[np.float32]]:
+        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN."""
+        ...
+
+    def weights(self) -> Iterable[tuple[str, Any]]:
+        """(Hugging Face name, tensor), streaming, in a fixed order; complete on rank 0."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint into the empty folder. Raises CheckpointError."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Read a checkpoint. Raises CheckpointError."""
+        ...
