@@ -208,6 +208,15 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             await self._end_episode()
         return self._observe(new), float(reward), terminated, truncated, info
 
+    async def score_partial(self) -> RewardResult:
+        """End the episode now, because a limit of the runner's fired, and score it as it stands."""
+        if not self._playing:
+            raise ContractError("score_partial() without an episode in progress")
+        try:
+            return await self._grade()
+        finally:
+            await self._end_episode()
+
     async def aclose(self) -> None:
         """Free everything. Idempotent."""
         await self._end_episode()
