@@ -1,0 +1,66 @@
+"""Group-relative advantages: rewards of the episodes of one group -> one advantage for each.
+
+Notation: R_e reward of episode e, G episodes in the group, mean mu, standard deviation sigma. Every function
+takes the rewards [G] of one group, each episode counted once, and returns advantages [G] (float64).
+A group of one, and a group of equal rewards, give exactly 0: nothing can be learned from either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vime_agents.errors import ConfigError, UnknownIdError
+from vime_agents.registry import load_object
+
+Advantages = NDArray[np.float64]
+Estimator = Callable[[Sequence[float]], Advantages]
+
+GRPO_EPSILON = 1e-6
+
+
+def grpo(rewards: Sequence[float]) -> Advantages:
+    """(R - mu) / (sigma + 1e-6), sigma with ddof = 1.
+
+    DeepSeekMath, arXiv:2402.03300, eq. in section 4.1.2; ddof and epsilon as in the implementations of slime,
+    verl and miles.
+    """
+    centred = dr_grpo(rewards)
+    if not centred.any():
+        return centred
+    return centred / (np.std(np.asarray(rewards, np.float64), ddof=1) + GRPO_EPSILON)
+
+
+def dr_grpo(rewards: Sequence[float]) -> Advantages:
+    """R - mu: no division by the standard deviation. Dr.GRPO, arXiv:2503.20783."""
+    values = np.asarray(rewards, dtype=np.float64)
+    if values.size < 2 or (values == values[0]).all():
+        return np.zeros_like(values)
+    return values - values.mean()
+
+
+def rloo(rewards: Sequence[float]) -> Advantages:
+    """R minus the mean of the other G - 1 rewards. RLOO, arXiv:2402.14740."""
+    centred = dr_grpo(rewards)
+    return centred * (centred.size / (centred.size - 1)) if centred.size > 1 else centred
+
+
+ESTIMATORS: dict[str, Estimator] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+
+
+def get_estimator(name: str) -> Estimator:
+    """An estimator by name, or by dotted path `module:function` with the same signature.
+
+    Raises:
+        UnknownIdError: with the nearest name. ConfigError: no such function.
+    """
+    if name in ESTIMATORS:
+        return ESTIMATORS[name]
+    if ":" in name or "." in name:
+        function = load_object(name, "--advantage-estimator")
+        if not callable(function):
+            raise ConfigError(f"--advantage-estimator {name!r} is not a function")
+        return function
+    raise UnknownIdError("advantage estimator", name, ESTIMATORS)
