@@ -1,0 +1,102 @@
+"""Settings of `vime-agents eval`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from vime_agents.config.fields import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+)
+from vime_agents.config.options import Options
+from vime_agents.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatOptions:
+    """What is evaluated."""
+
+    env: str
+    """Id (`Calculator-v0`) or `module:Class` of the environment; may be given without the flag."""
+    model: str
+    """scripted:gold, scripted:wrong, scripted:garbage; http://HOST:PORT/v1#NAME, a server that speaks
+    OpenAI's chat API; or vllm:FOLDER, a Hugging Face folder to serve here."""
+    num_tasks: PositiveInt = 100
+    """Tasks, from the start of the split."""
+    samples_per_task: PositiveInt = 1
+    """Episodes of each task; pass@1 to pass@k are reported."""
+    split: str = "test"
+    """Split of the environment's tasks."""
+    seed: NonNegativeInt = 0
+    """Seed of tasks and sampling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HowOptions:
+    """How it is sampled."""
+
+    temperature: NonNegativeFloat = 0.0
+    """Sampling temperature; 0: greedy."""
+    top_p: Probability = 1.0
+    """Nucleus sampling."""
+    max_response_len: PositiveInt = 256
+    """Most tokens sampled in one turn."""
+    max_context_len: PositiveInt = 2048
+    """Context of the engine that vllm: starts."""
+    concurrency: PositiveInt = 64
+    """Episodes in flight."""
+    episode_timeout: PositiveFloat = 600.0
+    """Seconds that one episode may take."""
+    turn_timeout: PositiveFloat = 120.0
+    """Seconds that one policy call, or one answer of the environment, may take."""
+    max_retries: NonNegativeInt = 2
+    """Fresh attempts at an episode whose infrastructure failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """What is reported."""
+
+    out: str | None = None
+    """Folder for the episodes and the report; must not hold an evaluation yet."""
+    json: bool = False
+    """Print the report as one line of JSON."""
+    max_error_rate: Annotated[float, Bounds(0, 1)] = 0.1
+    """Share of episodes that may fail for reasons of infrastructure; more: exit code 3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig(Options, WhatOptions, HowOptions, ReportOptions):
+    """Everything that an evaluation depends on."""
+
+    program: ClassVar[str] = "vime-agents eval ENV"
+    summary: ClassVar[str] = (
+        "Play an environment with a model and report its mean reward with a 95 % confidence interval. "
+        "Needs no Ray and no torch, except for vllm: models."
+    )
+
+    @classmethod
+    def aliases(cls) -> Mapping[str, tuple[str, ...]]:
+        """Short flags."""
+        return {
+            "model": ("-m",),
+            "num_tasks": ("-n",),
+            "samples_per_task": ("-k",),
+            "concurrency": ("-c",),
+        }
+
+    def check(self) -> None:
+        """Raises ConfigError where settings contradict each other."""
+        if self.vllm and not self.model.startswith("vllm:"):
+            first = next(iter(self.vllm))
+            raise ConfigError(f"--vllm-{first}: only --model vllm:FOLDER starts vLLM, got {self.model!r}")
+        if self.samples_per_task > 1 and self.temperature == 0 and not self.model.startswith("scripted:"):
+            raise ConfigError(
+                f"--samples-per-task {self.samples_per_task}: greedy episodes of a task are all the same; "
+                "give --temperature, for example 1.0"
+            )

@@ -1,0 +1,244 @@
+"""Settings of `vime-agents train`. Names are vime's and Megatron's where those have the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from vime_agents.config.checks import check_train
+from vime_agents.config.fields import (
+    Bounds,
+    MayChange,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    options_of,
+)
+from vime_agents.config.options import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Run."""
+
+    run_dir: Annotated[str, MayChange()]
+    """Folder of this run: config, metrics, episodes, checkpoints. The same command again resumes it."""
+    resume: Annotated[Literal["auto", "never", "must"], MayChange()] = "auto"
+    """auto: go on from the last checkpoint if there is one; never: the folder must be new; must: it must
+    hold a checkpoint."""
+    num_rollout: Annotated[int, Bounds(1), MayChange()] = 100
+    """Rollouts to do, and so updates: each rollout is one update."""
+    save_interval: Annotated[NonNegativeInt, MayChange()] = 10
+    """Updates between checkpoints; 0: only the last one."""
+    save_hf: str | None = None
+    """Folder for the final weights in Hugging Face format; `{update}` is replaced."""
+    seed: NonNegativeInt = 1234
+    """Seed of the trainer and of the order of tasks."""
+    ray_address: Annotated[str | None, MayChange()] = None
+    """Ray cluster to join, `auto` or HOST:PORT; none starts one on this machine."""
+    dry_run: Annotated[bool, MayChange()] = False
+    """Print the resolved config and stop."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """Environment and tasks."""
+
+    env: str
+    """Id (`Calculator-v0`) or `module:Class` of the environment."""
+    prompt_data: str | None = None
+    """JSON Lines file of tasks, instead of the environment's own. The environment sees each row as its
+    task."""
+    input_key: str = "input"
+    """Key of the prompt in a row of --prompt-data; the environment finds it as `prompt`."""
+    label_key: str | None = None
+    """Key of the answer in a row of --prompt-data; the environment finds it as `label`."""
+    custom_generate_function_path: str | None = None
+    """`module:function` that plays an episode instead of the turn loop: `async def generate(play:
+    EpisodePlay) -> None`, which calls play.reset(), play.act() and play.step() until play.done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions:
+    """Rollout."""
+
+    rollout_batch_size: PositiveInt = 32
+    """Tasks in a rollout."""
+    n_samples_per_prompt: PositiveInt = 8
+    """Episodes of each task: the group that is compared."""
+    rollout_temperature: PositiveFloat = 1.0
+    """Sampling temperature; the trainer's log-probs are taken at it too."""
+    rollout_top_p: Probability = 1.0
+    """Nucleus sampling; below 1 the trainer cannot follow the sampler exactly."""
+    rollout_top_k: Annotated[int, Bounds(-1)] = -1
+    """Sample from the k likeliest tokens; -1: all."""
+    rollout_max_response_len: PositiveInt = 256
+    """Most tokens sampled in one turn."""
+    rollout_max_context_len: PositiveInt = 2048
+    """Most tokens of a whole conversation: the engine's context."""
+    rollout_concurrency: Annotated[PositiveInt, MayChange()] = 64
+    """Episodes in flight."""
+    rollout_seed: NonNegativeInt = 42
+    """Seed of the episodes and of sampling."""
+    episode_timeout: Annotated[PositiveFloat, MayChange()] = 600.0
+    """Seconds that one episode may take."""
+    turn_timeout: Annotated[PositiveFloat, MayChange()] = 120.0
+    """Seconds that one policy call, or one answer of the environment, may take."""
+    max_retries: Annotated[NonNegativeInt, MayChange()] = 2
+    """Fresh attempts at an episode whose infrastructure failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Engines (vLLM)."""
+
+    hf_checkpoint: str
+    """Hugging Face folder of the model: weights, config, tokenizer."""
+    rollout_num_engines: PositiveInt = 1
+    """vLLM servers to start."""
+    rollout_num_gpus_per_engine: PositiveInt = 1
+    """Accelerators of one server: its tensor parallel size. Without accelerators: 1."""
+    vllm_router_ip: str | None = None
+    """Host of a running engine to use instead of starting one."""
+    vllm_router_port: Annotated[int, Bounds(1, 65535)] | None = None
+    """Its port."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightSyncOptions:
+    """Weight sync."""
+
+    update_weight_transport: Literal["disk", "nccl"] = "disk"
+    """How weights travel to the engines: a file in memory or on a shared disk, or GPU to GPU."""
+    update_weight_disk_dir: str | None = None
+    """Folder of the file; none: memory of this machine (/dev/shm)."""
+    sync_probe_tolerance: PositiveFloat = 1e-3
+    """Largest difference (nats) between the log-probs of trainer and engine on a fixed prompt after each
+    sync; a larger one ends the run. bfloat16 needs about 0.3."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelOptions:
+    """Trainer ranks (Megatron)."""
+
+    actor_num_nodes: PositiveInt = 1
+    """Nodes that train."""
+    actor_num_gpus_per_node: PositiveInt = 1
+    """Trainer ranks on each node: one accelerator each, or one process each without accelerators."""
+    tensor_model_parallel_size: PositiveInt = 1
+    """Ranks that share each layer."""
+    pipeline_model_parallel_size: PositiveInt = 1
+    """Ranks that share the stack of layers."""
+    context_parallel_size: PositiveInt = 1
+    """Ranks that share each sequence."""
+    sequence_parallel: bool = False
+    """Split activations between the tensor parallel ranks."""
+    use_distributed_optimizer: bool = False
+    """Split the optimizer's state between the data parallel ranks."""
+    bf16: bool = False
+    """Train in bfloat16 with float32 master weights; off: float32."""
+    max_tokens_per_gpu: PositiveInt = 8192
+    """Most tokens of one micro-batch: what bounds memory. Never changes the gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerOptions:
+    """Optimizer (Megatron)."""
+
+    lr: NonNegativeFloat = 1e-6
+    """Learning rate."""
+    weight_decay: NonNegativeFloat = 0.0
+    """Weight decay."""
+    adam_beta1: Annotated[float, Bounds(0, 1)] = 0.9
+    """First moment's decay."""
+    adam_beta2: Annotated[float, Bounds(0, 1)] = 0.98
+    """Second moment's decay."""
+    adam_eps: PositiveFloat = 1e-8
+    """Added to the denominator."""
+    clip_grad: NonNegativeFloat = 1.0
+    """Largest gradient norm; 0: no clipping."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions:
+    """Advantages and loss."""
+
+    advantage_estimator: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    """How rewards become advantages, within a group of episodes of one task."""
+    disable_grpo_std_normalization: bool = False
+    """Do not divide by the group's standard deviation (grpo only)."""
+    loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
+    """A token's share of the loss: 1/tokens of the batch; 1/(sequences * tokens of its sequence); or
+    1/(sequences * --rollout-max-response-len)."""
+    eps_clip: NonNegativeFloat = 0.2
+    """Lower clip range of the probability ratio."""
+    eps_clip_high: NonNegativeFloat | None = None
+    """Upper clip range; none: the same as --eps-clip."""
+    entropy_coef: NonNegativeFloat = 0.0
+    """Weight of the entropy bonus."""
+    use_tis: bool = False
+    """Weigh each token by the trainer's over the engine's probability of it, cut at --tis-clip."""
+    tis_clip: PositiveFloat = 2.0
+    """Largest such weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainEvalOptions:
+    """Evaluation."""
+
+    eval_interval: Annotated[NonNegativeInt, MayChange()] = 0
+    """Updates between evaluations on the test split; 0: never."""
+    n_eval_tasks: PositiveInt = 64
+    """Tasks of an evaluation."""
+    n_samples_per_eval_prompt: PositiveInt = 1
+    """Episodes of each task."""
+    eval_temperature: NonNegativeFloat = 0.0
+    """Sampling temperature; 0: greedy."""
+    skip_eval_before_train: bool = False
+    """Do not evaluate the weights as they came."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(
+    Options,
+    RunOptions,
+    TaskOptions,
+    RolloutOptions,
+    EngineOptions,
+    WeightSyncOptions,
+    ParallelOptions,
+    OptimizerOptions,
+    LossOptions,
+    TrainEvalOptions,
+):
+    """Everything that a training run depends on."""
+
+    program: ClassVar[str] = "vime-agents train"
+    summary: ClassVar[str] = (
+        "Train a model on an environment: rollouts from vLLM, updates by Megatron, exact weights back into "
+        "the running vLLM, placed by Ray."
+    )
+
+    def check(self) -> None:
+        """Raises ConfigError where settings contradict each other."""
+        check_train(self)
+
+    @property
+    def num_trainer_ranks(self) -> int:
+        """Trainer processes of the run."""
+        return self.actor_num_nodes * self.actor_num_gpus_per_node
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Copies of the model that train."""
+        model = self.tensor_model_parallel_size * self.pipeline_model_parallel_size
+        return self.num_trainer_ranks // (model * self.context_parallel_size)
+
+
+def fixed_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` without the settings that a resumed run may change."""
+    options = options_of(TrainConfig)
+    return {k: v for k, v in values.items() if k not in options or not options[k].may_change}
