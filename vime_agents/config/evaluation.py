@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from vime_agents.config.fields import (
+    Bounds,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
