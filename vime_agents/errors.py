@@ -14,6 +14,7 @@ VimeAgentsError
     EnvFault                          raised by authors: "infrastructure, not the model"
     GraderError                       scoring failed
     EngineError                       the engine that samples: unreachable, 5xx, out of memory, dead
+      EngineRejected                  the engine refuses the request itself (4xx): sending it again is no use
     SandboxError                      see the tree below
       SandboxUnavailable              the backend cannot work here; says why and what else would
       SandboxDead                     the sandbox is gone; its output can no longer be trusted
@@ -133,6 +134,12 @@ class EngineError(EpisodeError):
 
     failure_class = "engine"
     retryable = True
+
+
+class EngineRejected(EngineError):
+    """The engine refuses the request itself (4xx); sending it again is no use."""
+
+    retryable = False
 
 
 class BudgetError(EpisodeError):

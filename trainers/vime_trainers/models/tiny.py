@@ -29,15 +29,15 @@ VOCAB_SIZE = 512
 
 # Merges are learnt from these lines: the words that chat prompts and tool schemas repeat.
 _CORPUS = (
-    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nWhat is 17 + 25?<|im_end|>\n",
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nWhat is 7 + 25?<|im_end|>",
     "<|im_start|>assistant\nThe answer is 42.<|im_end|>\n# Tools\n\nYou may call one or more functions\n",
     '{"type": "function", "function": {"name": "multiply", "description": "Multiply two numbers.", ',
     '"parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, ',
     '"required": ["a", "b"]}}}\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n',
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n",
     "For each function call, return a json object with function name and arguments within the tags\n",
-    "question answer number string value result error key the and that this with from for not one two three\n",
-    "Use the tool to look up each value, then reply with the final result. Compute the product of these numbers.\n",
+    "question answer number string value result error key the and that this with from for not one two\n",
+    "Use the tool to look up each value, then reply with the result. Compute the product of the numbers.\n",
     "I will check the list and search for the next item. The user wants to know which word comes first.\n",
 )
 
@@ -46,12 +46,12 @@ _CHAT_TEMPLATE = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
-    {{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\nYou are provided with \
-function signatures within <tools></tools> XML tags:\\n<tools>' }}
+    {{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\nYou are \
+provided with function signatures within <tools></tools> XML tags:\\n<tools>' }}
     {%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}
-    {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments within \
-<tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": <function-name>, "arguments": <args-json-object>}\\n\
-</tool_call><|im_end|>\\n' }}
+    {{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and arguments \
+within <tool_call></tool_call> XML tags:\\n<tool_call>\\n{"name": <function-name>, "arguments": \
+<args-json-object>}\\n</tool_call><|im_end|>\\n' }}
 {%- elif messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
 {%- endif %}
