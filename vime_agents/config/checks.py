@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vime_agents.errors import ConfigError
+from vime_agents.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from vime_agents.config.train import TrainConfig
+
+
+ESTIMATORS = ("grpo", "dr_grpo", "rloo")
+"""Advantage estimators by name; `learning.advantages` has their formulas."""
 
 
 def check_train(config: TrainConfig) -> None:
@@ -16,17 +20,26 @@ def check_train(config: TrainConfig) -> None:
     _check_parallel(config)
     _check_engines(config)
     _check_sampling(config)
+    _check_loss(config)
 
 
 def _check_groups(config: TrainConfig) -> None:
+    estimator = config.advantage_estimator
+    if estimator not in ESTIMATORS and ":" not in estimator:
+        close = nearest(estimator, ESTIMATORS)
+        hint = f" Did you mean {close!r}?" if close else ""
+        raise ConfigError(
+            f"--advantage-estimator: must be {', '.join(ESTIMATORS)} or module:function, got {estimator!r}."
+            f"{hint}"
+        )
     if config.n_samples_per_prompt < 2:
         raise ConfigError(
-            f"--n-samples-per-prompt: {config.advantage_estimator} compares the episodes of a task with each "
+            f"--n-samples-per-prompt: {estimator} compares the episodes of a task with each "
             f"other, so at least 2 are needed, got {config.n_samples_per_prompt}"
         )
-    if config.disable_grpo_std_normalization and config.advantage_estimator != "grpo":
+    if config.disable_grpo_std_normalization and estimator != "grpo":
         raise ConfigError(
-            f"--disable-grpo-std-normalization: --advantage-estimator {config.advantage_estimator} does not "
+            f"--disable-grpo-std-normalization: --advantage-estimator {estimator} does not "
             "divide by the standard deviation; drop the flag"
         )
 
@@ -77,3 +90,10 @@ def _check_sampling(config: TrainConfig) -> None:
         )
     if config.label_key is not None and config.prompt_data is None:
         raise ConfigError("--label-key: only rows of --prompt-data have keys; give --prompt-data or drop it")
+
+
+def _check_loss(config: TrainConfig) -> None:
+    if config.use_tis and config.old_logprobs == "rollout":
+        raise ConfigError(
+            "--use-tis: --old-logprobs rollout corrects for the same mismatch already; drop one of the two"
+        )

@@ -140,8 +140,12 @@ class ParallelOptions:
     """Split the optimizer's state between the data parallel ranks."""
     bf16: bool = False
     """Train in bfloat16 with float32 master weights; off: float32."""
-    max_tokens_per_gpu: PositiveInt = 8192
+    max_tokens_per_gpu: PositiveInt = 4096
     """Most tokens of one micro-batch: what bounds memory. Never changes the gradient."""
+    log_probs_chunk_size: PositiveInt = 1024
+    """Tokens whose logits exist at the same time: bounds memory too."""
+    recompute_granularity: Literal["full"] | None = None
+    """full: compute each layer again in the backward pass, to hold less."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +154,13 @@ class OptimizerOptions:
 
     lr: NonNegativeFloat = 1e-6
     """Learning rate."""
+    lr_warmup_updates: NonNegativeInt = 0
+    """Updates over which the learning rate rises to --lr; then it stays."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay."""
     adam_beta1: Annotated[float, Bounds(0, 1)] = 0.9
     """First moment's decay."""
-    adam_beta2: Annotated[float, Bounds(0, 1)] = 0.98
+    adam_beta2: Annotated[float, Bounds(0, 1)] = 0.999
     """Second moment's decay."""
     adam_eps: PositiveFloat = 1e-8
     """Added to the denominator."""
@@ -166,23 +172,36 @@ class OptimizerOptions:
 class LossOptions:
     """Advantages and loss."""
 
-    advantage_estimator: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    """How rewards become advantages, within a group of episodes of one task."""
+    advantage_estimator: str = "grpo"
+    """How rewards become advantages, within a group of episodes of one task: grpo, dr_grpo, rloo, or
+    `module:function` (rewards of a group -> its advantages)."""
     disable_grpo_std_normalization: bool = False
     """Do not divide by the group's standard deviation (grpo only)."""
-    loss_aggregation: Literal["token_mean", "sequence_mean", "constant"] = "token_mean"
-    """A token's share of the loss: 1/tokens of the batch; 1/(sequences * tokens of its sequence); or
-    1/(sequences * --rollout-max-response-len)."""
-    eps_clip: NonNegativeFloat = 0.2
-    """Lower clip range of the probability ratio."""
+    loss_aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "episode-mean"] = (
+        "token-mean"
+    )
+    """A token's share of the loss. token-mean: all tokens alike; seq-mean-token-mean: all token rows alike;
+    seq-mean-token-sum: 1 / rows; episode-mean: all episodes alike."""
+    policy_loss: Literal["ppo", "reinforce"] = "ppo"
+    """Clipped probability ratio, or plain policy gradient."""
+    old_logprobs: Literal["current", "rollout"] = "current"
+    """What the ratio is taken against: the trainer's own log-probs (ratio 1), or the engine's."""
+    eps_clip: Annotated[float, Bounds(0, 1)] = 0.2
+    """Lower clip range of the ratio."""
     eps_clip_high: NonNegativeFloat | None = None
     """Upper clip range; none: the same as --eps-clip."""
-    entropy_coef: NonNegativeFloat = 0.0
-    """Weight of the entropy bonus."""
+    dual_clip: Annotated[float, Bounds(1, above_low=True)] | None = None
+    """Upper bound of the loss at negative advantages, in units of the advantage; none: off."""
     use_tis: bool = False
     """Weigh each token by the trainer's over the engine's probability of it, cut at --tis-clip."""
     tis_clip: PositiveFloat = 2.0
     """Largest such weight."""
+    entropy_coef: NonNegativeFloat = 0.0
+    """Weight of the entropy bonus."""
+    kl_coef: NonNegativeFloat = 0.0
+    """Weight of the KL divergence from the policy that sampled."""
+    kl_estimator: Literal["k2", "k3"] = "k2"
+    """How that divergence is estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +249,11 @@ class TrainConfig(
     def num_trainer_ranks(self) -> int:
         """Trainer processes of the run."""
         return self.actor_num_nodes * self.actor_num_gpus_per_node
+
+    @property
+    def upper_clip(self) -> float:
+        """The upper clip range that holds."""
+        return self.eps_clip if self.eps_clip_high is None else self.eps_clip_high
 
     @property
     def data_parallel_size(self) -> int:

@@ -23,6 +23,7 @@ OWNED = {
     "max-model-len": "give --rollout-max-context-len",
     "tensor-parallel-size": "give --rollout-num-gpus-per-engine",
     "seed": "give --rollout-seed",
+    "served-model-name": "engines are asked by their own name",
     "host": "engines listen on their own host",
     "port": "a free port is taken",
     "logprobs-mode": "log-probs are always those of the distribution that was sampled",
