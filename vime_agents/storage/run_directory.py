@@ -3,7 +3,7 @@
     config.yaml      the resolved config; `--config config.yaml` runs it again
     run.json         config, versions, commit, machine, and each start of the run
     metrics.jsonl    one event a line: {"kind": "train", "update": 3, "time": ..., <metrics>}
-    episodes/        rollout-000000.jsonl, which makes update 1; eval-000010.jsonl, of the weights of update 10
+    episodes/        rollout-000000.jsonl, which makes update 1; eval-000010.jsonl, after update 10
     checkpoints/     update-000010/, complete as soon as it is there
     logs/            of processes
     summary.json     what the run came to
@@ -47,7 +47,7 @@ from vime_agents.storage.provenance import provenance
 
 _UPDATE_FOLDER = re.compile(r"update-(\d{6,})")
 _FIRST_NAMES = frozenset(
-    ["run.lock", "checkpoints", "episodes", "logs", "run.json", ".run.json.tmp", ".config.yaml.tmp"]
+    {"run.lock", "checkpoints", "episodes", "logs", "run.json", ".run.json.tmp", ".config.yaml.tmp"}
 )
 """What a start that was killed before it wrote config.yaml may have left behind."""
 _EPISODE_FILE = re.compile(r"(rollout|eval)-(\d{6,})\.jsonl")

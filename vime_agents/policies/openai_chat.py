@@ -1,0 +1,175 @@
+"""A policy over any server that speaks OpenAI's chat API. Gives text, not tokens: for evaluation only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from vime_agents import messages as msg
+from vime_agents.errors import ContractError, EngineError
+from vime_agents.messages import Message, ToolCall
+from vime_agents.policy import ContextLengthExceeded, Conversation, Generation, Sampling, Usage
+
+_RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
+_MAX_WAIT_S = 30.0
+
+
+class RequestRefused(EngineError):
+    """The server refuses the request itself (bad key, no such model, bad parameter): trying again is vain."""
+
+    retryable = False
+
+
+class _Retry(Exception):
+    """An answer that may be different next time; `wait_s` is what the server asks for."""
+
+    def __init__(self, problem: str, wait_s: float | None = None) -> None:
+        self.problem, self.wait_s = problem, wait_s
+        super().__init__(problem)
+
+
+class OpenAIChatPolicy:
+    """Sends the whole conversation each turn; tools in the native way.
+
+    Raises (from `act`): EngineError once the retries are used up, RequestRefused for what no retry mends,
+    ContextLengthExceeded, TimeoutError.
+    """
+
+    exact_tokens = False
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        *,
+        max_retries: int = 4,
+        backoff_s: float = 0.5,
+    ) -> None:
+        """Describe the server; nothing is opened yet.
+
+        Args:
+            base_url: up to and with `/v1`.
+            model: the name that the server knows it by.
+            api_key: sent as a bearer token.
+            max_retries: further tries of one call after 429, 5xx and lost connections.
+            backoff_s: first wait; doubles each time, with jitter. The server's Retry-After wins.
+        """
+        self.base_url, self.model, self.name = base_url.rstrip("/"), model, model
+        self.max_retries, self.backoff_s = max_retries, backoff_s
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def act(
+        self, conversation: Conversation, *, sampling: Sampling, timeout_s: float | None = None
+    ) -> Generation:
+        """One call of /chat/completions, with retries, within `timeout_s`."""
+        body = request_body(self.model, conversation, sampling)
+        async with asyncio.timeout(timeout_s):
+            return parse_answer(await self._post(body))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _post(self, body: Mapping[str, Any]) -> Any:
+        for attempt in range(self.max_retries + 1):
+            try:
+                return await self._post_once(body)
+            except _Retry as retry:
+                if attempt == self.max_retries:
+                    tries = f"after {attempt + 1} tries" if attempt else "and no retries are allowed"
+                    raise EngineError(f"{self.base_url}: {retry.problem}, {tries}") from retry
+                wait_s = self.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
+                await asyncio.sleep(min(retry.wait_s if retry.wait_s is not None else wait_s, _MAX_WAIT_S))
+        raise AssertionError("unreachable")
+
+    async def _post_once(self, body: Mapping[str, Any]) -> Any:
+        if self._session is None:
+            # The runner bounds what is in flight, `act` bounds the time.
+            self._session = aiohttp.ClientSession(
+                headers=self._headers,
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            )
+        try:
+            async with self._session.post(f"{self.base_url}/chat/completions", json=body) as response:
+                text = await response.text(errors="replace")
+                status, retry_after = response.status, response.headers.get("Retry-After")
+        except (aiohttp.ClientError, OSError) as error:
+            raise _Retry(f"no connection: {error!r}") from error
+        if status in _RETRIED:
+            raise _Retry(f"HTTP {status}: {text[:500]}", _seconds(retry_after))
+        if status != 200:
+            self._refuse(status, text)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise _Retry(f"the answer is not JSON: {text[:200]!r}") from error
+
+    def _refuse(self, status: int, text: str) -> None:
+        lengths = re.search(r"maximum context length is (\d+)", text)
+        if lengths or "context_length_exceeded" in text:
+            asked = re.search(r"(?:requested|resulted in|has|contains at least) (\d+)", text)
+            raise ContextLengthExceeded(int(asked[1]) if asked else -1, int(lengths[1]) if lengths else -1)
+        raise RequestRefused(f"{self.base_url}: HTTP {status} for model {self.model!r}: {text[:500]}")
+
+
+def request_body(model: str, conversation: Conversation, sampling: Sampling) -> dict[str, Any]:
+    """The body of one call. What OpenAI's own server does not know is sent only where it has an effect."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [dict(m) for m in conversation.messages],
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+    }
+    if sampling.top_k != -1:
+        body["top_k"] = sampling.top_k
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed
+    if conversation.tools:
+        body["tools"] = list(conversation.tools)
+    return body
+
+
+def parse_answer(answer: Any) -> Generation:
+    """The reply in an answer of the chat API. Raises EngineError where it has another shape."""
+    try:
+        choice = answer["choices"][0]
+        reply = choice["message"]
+        calls = [_tool_call(call, at) for at, call in enumerate(reply.get("tool_calls") or ())]
+        content = reply.get("content")
+        message: Message = msg.assistant("" if content is None else content, calls)
+        usage = answer.get("usage") or {}
+        generation = Generation(
+            message=msg.check_message(message),
+            finish_reason=choice.get("finish_reason") or "stop",
+            usage=Usage(
+                prompt_tokens=usage.get("prompt_tokens"), sampled_tokens=usage.get("completion_tokens")
+            ),
+        )
+    except (KeyError, IndexError, TypeError, AttributeError, ContractError) as error:
+        raise EngineError(f"not an answer of the chat API ({error!r}): {str(answer)[:200]}") from error
+    return generation
+
+
+def _tool_call(call: Any, position: int) -> ToolCall:
+    function = call["function"]
+    # Some servers answer with an object where the API says text.
+    return msg.tool_call(function["name"], function["arguments"], call.get("id") or f"call-{position}")
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Retry-After in seconds; None for a date or nonsense."""
+    return float(retry_after) if retry_after and re.fullmatch(r"\d+(\.\d+)?", retry_after) else None
