@@ -3,7 +3,7 @@
 Every denominator is taken once, over all rows of the update, before packing or splitting. The loss and its
 gradient are then the same for any micro-batching, order and parallel layout.
 
-Notation: rows i with M_i trainable tokens, M = sum M_i, B rows with at least one, E episodes with at least one.
+Notation: row i has M_i trainable tokens, M = sum M_i; B rows and E episodes have at least one.
 """
 
 from __future__ import annotations
