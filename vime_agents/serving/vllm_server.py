@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -101,8 +100,6 @@ def server_command(config: VllmServerConfig, *, port: int, device: EngineDevice)
 
 def server_environment(config: VllmServerConfig, *, device: EngineDevice) -> dict[str, str]:
     """The environment of the server: this process's and what vLLM needs."""
-    import importlib.util
-
     env = dict(os.environ)
     env |= {
         "VLLM_SERVER_DEV_MODE": "1",  # pause, resume and weight updates
@@ -125,3 +122,126 @@ def server_environment(config: VllmServerConfig, *, device: EngineDevice) -> dic
     elif config.cuda_visible_devices is not None:
         env["CUDA_VISIBLE_DEVICES"] = config.cuda_visible_devices
     return env
+
+
+class VllmServer:
+    """One server process. Not bound to an event loop: start it in one, stop it in another.
+
+    ```python
+    async with VllmServer(VllmServerConfig(model=folder)) as server:
+        client = EngineClient(server.url)
+    ```
+    """
+
+    def __init__(self, config: VllmServerConfig) -> None:
+        self.config = config
+        self.log_path = config.log_path or Path(tempfile.gettempdir()) / f"vllm-{os.urandom(4).hex()}.log"
+        self.startup_s: float | None = None
+        """How long `start` took."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = config.port
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where it listens: `http://127.0.0.1:8000`."""
+        if self._process is None:
+            raise ServingError("the server has no address yet: call start() first")
+        return f"http://{self.config.host}:{self._port}"
+
+    def alive(self) -> bool:
+        """Whether the process runs; says nothing about its health."""
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self) -> None:
+        """Start the process; returns when it has answered a first request and its weights are version 0.
+
+        Raises:
+            ConfigError: the model's folder is not complete.
+            ServingError: the port is taken, the process died (with the reason out of its log), or the time
+                is up. Nothing is left running.
+        """
+        if self._process is not None:
+            raise ServingError(f"the server at {self.url} was started already")
+        started = time.monotonic()
+        device = engine_device()
+        check_hf_folder(self.config.model)
+        self._port = _claim_port(self.config.host, self.config.port)
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        command = server_command(self.config, port=self._port, device=device)
+        supervisor = [sys.executable, "-IS", str(_SUPERVISOR), "--log", str(self.log_path)]
+        self._process = subprocess.Popen(  # noqa: ASYNC220 - forking takes milliseconds
+            [*supervisor, "--grace-s", str(_GRACE_S), "--", *command],
+            stdin=subprocess.PIPE,
+            env=server_environment(self.config, device=device),
+            start_new_session=True,
+        )
+        try:
+            await self._until_ready(started + self.config.startup_timeout_s)
+        except BaseException:
+            await self.stop()
+            raise
+        self.startup_s = time.monotonic() - started
+
+    async def stop(self) -> None:
+        """End the process and everything below it; returns when they are gone."""
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        process.stdin.close()  # the supervisor takes it from here
+        deadline = time.monotonic() + _GRACE_S + 10.0
+        while process.poll() is None:
+            if time.monotonic() > deadline:
+                raise ServingError(
+                    f"the server's supervisor (pid {process.pid}) does not end; log: {self.log_path}"
+                )
+            await asyncio.sleep(0.02)
+
+    async def _until_ready(self, deadline: float) -> None:
+        client = EngineClient(self.url)
+        try:
+            while not await self._ready(client, deadline):
+                if not self.alive():
+                    raise ServingError(f"the vLLM server died while starting: {explain(self.log_path)}")
+                if time.monotonic() > deadline:
+                    limit = self.config.startup_timeout_s
+                    reason = explain(self.log_path)
+                    raise ServingError(
+                        f"the vLLM server was not ready after {limit} s (startup_timeout_s): {reason}"
+                    )
+                await asyncio.sleep(_POLL_S)
+        finally:
+            await client.aclose()
+
+    async def _ready(self, client: EngineClient, deadline: float) -> bool:
+        if not await client.health():
+            return False
+        # The first request takes seconds (imports, buffers); afterwards all are alike.
+        remaining_s = max(1.0, deadline - time.monotonic())
+        with contextlib.suppress(EngineError, TimeoutError):
+            await client.generate([1], Sampling(max_tokens=2), timeout_s=remaining_s)
+            await client.set_weight_version(0)
+            return True
+        return False
+
+
+def _claim_port(host: str, port: int) -> int:
+    """`port` if it is free, a free one for 0."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ServingError(
+                f"cannot listen on {host}:{port} ({error.strerror}). Fix: set VllmServerConfig.port to "
+                "another port, or to 0 to take a free one"
+            ) from error
+        return probe.getsockname()[1]
