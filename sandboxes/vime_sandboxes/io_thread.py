@@ -1,0 +1,40 @@
+"""One long-lived thread with an event loop that talks to every local sandbox of this process.
+
+Three reasons: bubblewrap dies with the thread that started it; a sandbox must work from any event loop (an
+env may be driven by one loop and closed by another); and a caller that blocks its own loop must not stall the
+others' commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from functools import cache
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@cache
+def io_loop() -> asyncio.AbstractEventLoop:
+    """The loop; started on first use."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="vime-sandbox-io", daemon=True).start()
+    return loop
+
+
+# A forked child has the loop's memory but not its thread.
+os.register_at_fork(after_in_child=io_loop.cache_clear)
+
+
+def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a coroutine on the thread."""
+    return asyncio.run_coroutine_threadsafe(coroutine, io_loop())
+
+
+async def on_io_thread(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine that runs on the thread; cancelling the caller cancels it."""
+    return await asyncio.wrap_future(submit(coroutine))

@@ -1,0 +1,143 @@
+"""Limits that one process cannot hold for a whole sandbox: control groups, and a user of its own.
+
+Control groups (both versions) bound the sum over all processes. Where none can be made, memory is bounded for
+each process only, by the runner's resource limits; `Sandbox.enforced` then says `memory_per_process`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+PREFIX = "vime-sandbox"
+RUNNER_MB = 32
+"""What the runner itself may use on top of what its commands may."""
+FIRST_UID, NUM_UIDS = 1 << 20, 1 << 20
+"""Users that a root owner hands out, one for each sandbox; above what systems give to accounts."""
+
+
+class ControlGroup:
+    """The groups of one sandbox, one for each controller that this machine lets us use."""
+
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self._folders = folders
+        self.controllers = frozenset(folders)
+
+    def add(self, pid: int) -> None:
+        """Put a process, and all that it will start, under the limits."""
+        for folder in set(self._folders.values()):
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def oom_kills(self) -> int:
+        """Processes that were killed because memory ran out."""
+        folder = self._folders.get("memory")
+        if folder is None:
+            return 0
+        for name in ("memory.events", "memory.oom_control"):
+            if (folder / name).exists():
+                lines = (line.split() for line in (folder / name).read_text().splitlines())
+                return next((int(line[1]) for line in lines if line[0] == "oom_kill"), 0)
+        return 0
+
+    def remove(self) -> bool:
+        """Remove the groups; False while the kernel still counts a process in one of them."""
+        for folder in set(self._folders.values()):
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
+
+
+def make_control_group(
+    name: str, *, memory_mb: int, max_processes: int, mounts: str | None = None
+) -> ControlGroup:
+    """Make groups for what this machine allows; `mounts` stands in for /proc/mounts."""
+    folders: dict[str, Path] = {}
+    memory_bytes = str((memory_mb + RUNNER_MB) << 20)
+    # + 8: the runner must be able to start a command (which then fails by itself) when the inside is full
+    pids = str(max_processes + 8)
+    for controller, parents in _parents(mounts).items():
+        names, value = (_MEMORY_FILES, memory_bytes) if controller == "memory" else (_PIDS_FILES, pids)
+        for parent in parents:
+            folder = parent / name
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError:
+                continue
+            if _write_limits(folder, names, value):
+                folders[controller] = folder
+                break
+            if folder not in folders.values():
+                folder.rmdir()
+    return ControlGroup(folders)
+
+
+def remove_orphans(mounts: str | None = None) -> None:
+    """Remove the groups of owners that were killed before they could."""
+    for parents in _parents(mounts).values():
+        for folder in (f for p in parents for f in p.glob(f"{PREFIX}-*")):
+            owner = folder.name.removeprefix(f"{PREFIX}-").partition("-")[0]
+            if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+                ControlGroup({"memory": folder}).remove()
+
+
+def group_name() -> str:
+    """A new name that says who the owner is."""
+    return f"{PREFIX}-{os.getpid()}-{secrets.token_hex(6)}"
+
+
+_MEMORY_FILES = ("memory.max", "memory.limit_in_bytes", "memory.swap.max", "memory.memsw.limit_in_bytes")
+_PIDS_FILES = ("pids.max",)
+
+
+def _write_limits(folder: Path, names: tuple[str, ...], value: str) -> bool:
+    done = False
+    for name in names:
+        if (folder / name).exists():
+            try:
+                (folder / name).write_text("0" if name == "memory.swap.max" else value)
+            except OSError:
+                return False
+            done = True
+    return done
+
+
+def _parents(mounts: str | None) -> dict[str, list[Path]]:
+    """Controller -> folders to make groups in, best first."""
+    text = Path("/proc/mounts").read_text(encoding="utf-8") if mounts is None else mounts
+    own = {}
+    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+        _, controllers, path = line.split(":", 2)
+        own.update({c: path for c in controllers.split(",")})
+    found: dict[str, list[Path]] = {}
+    for _, folder, kind, options, *_ in (line.split() for line in text.splitlines()):
+        for controller in ("memory", "pids"):
+            if kind == "cgroup" and controller in options.split(","):
+                # Under our own group, so that its limits hold for us and our sandboxes together.
+                inner = Path(folder + own.get(controller, "/"))
+                found[controller] = [inner, Path(folder)] if inner != Path(folder) else [inner]
+            elif kind == "cgroup2":
+                # Only the root of a version 2 tree may hold processes and limited groups at once.
+                found.setdefault(controller, []).append(Path(folder))
+    return found
+
+
+_uids_in_use: set[int] = set()
+
+
+def take_uid() -> int:
+    """A user that no other sandbox of this process has: process limits are counted for each user."""
+    while True:
+        uid = FIRST_UID + secrets.randbelow(NUM_UIDS)
+        if uid not in _uids_in_use:
+            _uids_in_use.add(uid)
+            return uid
+
+
+def give_uid_back(uid: int) -> None:
+    """The sandbox of this user is gone."""
+    _uids_in_use.discard(uid)

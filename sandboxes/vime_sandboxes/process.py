@@ -1,0 +1,211 @@
+"""Start and end the bubblewrap process of one sandbox. Runs on the input/output thread only.
+
+bubblewrap ends with the *thread* that started it (PR_SET_PDEATHSIG): that thread must be a long-lived one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from vime_agents.errors import SandboxUnavailable
+from vime_agents.sandbox import SandboxSpec
+from vime_sandboxes import limits, profile
+
+CLOSE_TIMEOUT_S = 5.0
+
+
+@cache
+def _interpreter() -> profile.Interpreter:
+    return profile.find_interpreter()
+
+
+@cache
+def _runner_source() -> bytes:
+    return Path(__file__).with_name("runner.py").read_bytes()
+
+
+class BoxProcess:
+    """bubblewrap, the process 1 inside it, and the limits around both."""
+
+    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, errors: int) -> None:
+        self.channel = channel
+        self.group = limits.ControlGroup({})
+        self.uid: int | None = None
+        self._process = process
+        self._errors = errors
+        self._exit = os.pidfd_open(process.pid)
+        self._inner: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process outside."""
+        return self._process.pid
+
+    def adopt(self, inner_pid: int) -> None:
+        """Hold on to process 1 of the inside, by a handle that cannot come to mean another process."""
+        self._inner = os.pidfd_open(inner_pid)
+
+    def kill(self) -> None:
+        """End everything inside at once."""
+        # Not the process outside: killing that one leaves its child to be reaped by the machine's process 1.
+        target = self._exit if self._inner is None else self._inner
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(target, signal.SIGKILL)
+
+    def error_text(self) -> str:
+        """What bubblewrap or the runner complained about."""
+        return os.pread(self._errors, 4096, 0).decode(errors="replace").strip()
+
+    async def end(self) -> None:
+        """Kill it, wait, and give everything back. Bounded in time."""
+        self.kill()
+        if not await _readable(self._exit, CLOSE_TIMEOUT_S):
+            self._process.kill()
+            await _readable(self._exit, CLOSE_TIMEOUT_S)
+        self._process.poll()
+        self.channel.close()
+        for fd in (self._errors, self._exit, *([] if self._inner is None else [self._inner])):
+            os.close(fd)
+        for pause_s in (0.001, 0.01, 0.1, 0.5):
+            if self.group.remove():
+                break
+            await asyncio.sleep(pause_s)
+        if self.uid is not None:
+            limits.give_uid_back(self.uid)
+
+
+async def start(spec: SandboxSpec) -> BoxProcess:
+    """Start bubblewrap up to the point where the runner is about to speak.
+
+    Raises:
+        SandboxUnavailable: bubblewrap does not work here, or a limit cannot be enforced.
+    """
+    info_read, info_write = os.pipe()
+    block_read, block_write = os.pipe()
+    data = [_memory_file(b) for b in (_runner_source(), profile.PASSWD, profile.GROUP)]
+    fds = profile.Descriptors(info_write, block_read, *data)
+    try:
+        box = _spawn(spec, fds)
+    except BaseException:
+        os.close(info_read)
+        os.close(block_write)
+        raise
+    finally:
+        for fd in fds.all():
+            os.close(fd)
+    try:
+        info = await _read_to_end(info_read)
+        if not info.strip():
+            raise SandboxUnavailable(
+                f"bubblewrap does not work here: {box.error_text()}. {profile.ALTERNATIVES}"
+            )
+        inner_pid = int(json.loads(info)["child-pid"])
+        box.adopt(inner_pid)
+        _limit(spec, box, inner_pid)
+        os.write(block_write, b"x")
+    except BaseException:
+        await asyncio.shield(box.end())
+        raise
+    finally:
+        os.close(block_write)
+    return box
+
+
+def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
+    bwrap, python = profile.find_bwrap(), _interpreter()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    errors = _memory_file(b"")
+    # By its open file: the path may lead through folders that only the owner can enter.
+    program = os.open(bwrap, os.O_RDONLY)
+    uid = limits.take_uid() if profile.is_root() else None
+    try:
+        process = subprocess.Popen(
+            ["bwrap", *profile.bwrap_arguments(spec, python, fds)],
+            executable=f"/proc/self/fd/{program}",
+            stdin=theirs,
+            stdout=theirs,
+            stderr=errors,
+            pass_fds=(*fds.all(), program),
+            cwd="/",
+            env={},
+            start_new_session=True,  # a Ctrl-C at the terminal is for the owner to handle
+            **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),
+        )
+    except OSError as error:
+        ours.close()
+        os.close(errors)
+        if uid is not None:
+            limits.give_uid_back(uid)
+        raise SandboxUnavailable(f"cannot start {bwrap}: {error}. {profile.ALTERNATIVES}") from error
+    finally:
+        theirs.close()
+        os.close(program)
+    box = BoxProcess(process, ours, errors)
+    box.uid = uid
+    return box
+
+
+def _limit(spec: SandboxSpec, box: BoxProcess, inner_pid: int) -> None:
+    _remove_orphans_once()
+    box.group = limits.make_control_group(
+        limits.group_name(), memory_mb=spec.memory_mb, max_processes=spec.max_processes
+    )
+    with contextlib.suppress(ProcessLookupError):  # it ended already: the silent channel will tell
+        box.group.add(inner_pid)
+    if "pids" not in box.group.controllers and box.uid is None and _kernel() < (5, 14):
+        raise SandboxUnavailable(
+            f"`max_processes` cannot be enforced: Linux {_kernel()} counts processes for each user, not for "
+            "each sandbox. It takes Linux 5.14, a writable pids control group, or root."
+        )
+
+
+@cache
+def _remove_orphans_once() -> None:
+    limits.remove_orphans()
+
+
+@cache
+def _kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int("".join(c for c in minor if c.isdigit()))
+
+
+def _memory_file(content: bytes) -> int:
+    fd = os.memfd_create("vime")
+    os.write(fd, content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+async def _read_to_end(fd: int) -> bytes:
+    """Read a pipe to its end and close it."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
+    )
+    try:
+        return await reader.read()
+    finally:
+        transport.close()
+
+
+async def _readable(fd: int, timeout_s: float) -> bool:
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(fd, lambda: ready.done() or ready.set_result(None))
+    try:
+        await asyncio.wait_for(ready, timeout_s)
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+    return True
