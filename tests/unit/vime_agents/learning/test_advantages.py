@@ -1,0 +1,63 @@
+"""Advantages against values computed by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vime_agents.errors import ConfigError, UnknownIdError
+from vime_agents.learning.advantages import ESTIMATORS, dr_grpo, get_estimator, grpo, rloo
+
+EIGHT = [1, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_grpo_divides_by_the_sample_standard_deviation() -> None:
+    # mean .25, sample standard deviation sqrt(1.5 / 7) = .462910050
+    wins, losses = 0.75 / (0.462910050 + 1e-6), -0.25 / (0.462910050 + 1e-6)
+    expected = [wins if r else losses for r in EIGHT]
+    np.testing.assert_allclose(grpo(EIGHT), expected, rtol=1e-8)
+    np.testing.assert_allclose(grpo(EIGHT)[:2], [1.620181675, -0.540060558], rtol=1e-8)
+
+
+def test_dr_grpo_only_centres() -> None:
+    np.testing.assert_allclose(dr_grpo([1, 2, 3, 4]), [-1.5, -0.5, 0.5, 1.5])
+
+
+def test_rloo_compares_with_the_mean_of_the_others() -> None:
+    np.testing.assert_allclose(rloo(EIGHT)[:2], [0.857142857, -0.285714286], rtol=1e-8)
+    np.testing.assert_allclose(rloo([1, 0, 0, 0]), [1, -1 / 3, -1 / 3, -1 / 3])
+
+
+@pytest.mark.parametrize("name", sorted(ESTIMATORS))
+@pytest.mark.parametrize("rewards", [[0.7], [0.3, 0.3, 0.3], [5, 5, 5], [0.1] * 7])
+def test_nothing_is_learned_from_one_episode_or_from_equal_rewards(name: str, rewards: list[float]) -> None:
+    assert ESTIMATORS[name](rewards).tolist() == [0.0] * len(rewards)
+
+
+REWARDS = st.lists(st.floats(-10, 10), min_size=2, max_size=16)
+
+
+@given(REWARDS, st.floats(-5, 5))
+def test_advantages_sum_to_zero_and_ignore_a_constant(rewards: list[float], shift: float) -> None:
+    shifted = [r + shift for r in rewards]
+    for name in ("dr_grpo", "rloo"):
+        advantages = ESTIMATORS[name](rewards)
+        assert abs(advantages.sum()) < 1e-8
+        np.testing.assert_allclose(ESTIMATORS[name](shifted), advantages, atol=1e-8)
+
+
+@given(REWARDS)
+def test_rloo_is_dr_grpo_times_a_constant(rewards: list[float]) -> None:
+    others = [(sum(rewards) - r) / (len(rewards) - 1) for r in rewards]
+    np.testing.assert_allclose(rloo(rewards), np.array(rewards) - others, atol=1e-8)
+
+
+def test_an_estimator_is_found_by_name_or_dotted_path() -> None:
+    assert get_estimator("grpo") is grpo
+    assert get_estimator("vime_agents.learning.advantages:rloo") is rloo
+    with pytest.raises(UnknownIdError, match="Did you mean 'grpo'"):
+        get_estimator("grpoo")
+    with pytest.raises(ConfigError, match="nowhere"):
+        get_estimator("nowhere.at_all")
