@@ -15,6 +15,7 @@ from vime_agents.config.fields import (
     Probability,
 )
 from vime_agents.config.options import Options
+from vime_agents.config.vllm_flags import OWNED
 from vime_agents.errors import ConfigError
 
 
@@ -49,6 +50,9 @@ class HowOptions:
     """Most tokens sampled in one turn."""
     max_context_len: PositiveInt = 2048
     """Context of the engine that vllm: starts."""
+    renderer: str = "auto"
+    """How chat messages become tokens for vllm: models: auto, the model's own chat template; or a renderer
+    of the package `renderers` by name (qwen3, ...)."""
     concurrency: PositiveInt = 64
     """Episodes in flight."""
     episode_timeout: PositiveFloat = 600.0
@@ -80,6 +84,13 @@ class EvalConfig(Options, WhatOptions, HowOptions, ReportOptions):
         "Play an environment with a model and report its mean reward with a 95 % confidence interval. "
         "Needs no Ray and no torch, except for vllm: models."
     )
+
+    owned_vllm_flags: ClassVar[Mapping[str, str]] = {
+        **OWNED,
+        "model": "give --model vllm:FOLDER",
+        "max-model-len": "give --max-context-len",
+        "seed": "give --seed",
+    }
 
     @classmethod
     def aliases(cls) -> Mapping[str, tuple[str, ...]]:

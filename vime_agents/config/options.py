@@ -27,13 +27,17 @@ class Options:
     summary: ClassVar[str] = ""
     """What the command does, in a line or two."""
 
+    owned_vllm_flags: ClassVar[Mapping[str, str]] = vllm_flags.OWNED
+    """vLLM's flags that cannot be given -> why, or what to give instead."""
+
     vllm: Mapping[str, vllm_flags.Value] = field(default_factory=dict, metadata={"passthrough": True})
     """vLLM's own flags by name, without `--vllm-`."""
 
     def __post_init__(self) -> None:
         for name, option in options_of(type(self)).items():
             object.__setattr__(self, name, option.parse(getattr(self, name)))
-        object.__setattr__(self, "vllm", vllm_flags.check_vllm_flags(self.vllm))
+        passed = vllm_flags.check_vllm_flags(self.vllm, self.owned_vllm_flags)
+        object.__setattr__(self, "vllm", passed)
         self.check()
 
     def check(self) -> None:
@@ -103,8 +107,13 @@ class Options:
         return cls.from_dict(values)
 
     @classmethod
+    def aliases(cls) -> Mapping[str, tuple[str, ...]]:
+        """Field -> short flags."""
+        return {}
+
+    @classmethod
     def parser(cls) -> argparse.ArgumentParser:
-        """The parser behind the flags and the help; values stay as typed, `Option.parse` converts them."""
+        """The parser behind flags and help; texts stay as typed, `Option.parse` converts them."""
         parser = _Parser(
             prog=cls.program,
             description=cls.summary,
@@ -124,11 +133,6 @@ class Options:
             groups[option.section] = group
             _add_flag(group, option, cls.aliases().get(option.name, ()))
         return parser
-
-    @classmethod
-    def aliases(cls) -> Mapping[str, tuple[str, ...]]:
-        """Field -> short flags."""
-        return {}
 
     # ------------------------------------------------------------------------------------- internals
 
@@ -171,7 +175,7 @@ class Options:
         try:
             known, passed = cls._split(values)
             checked = {name: options_of(cls)[name].parse(value) for name, value in known.items()}
-            vllm_flags.check_vllm_flags(passed)
+            vllm_flags.check_vllm_flags(passed, cls.owned_vllm_flags)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
         return checked | {f"vllm_{name}": value for name, value in passed.items()}

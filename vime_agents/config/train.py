@@ -18,6 +18,7 @@ from vime_agents.config.fields import (
     options_of,
 )
 from vime_agents.config.options import Options
+from vime_agents.config.vllm_flags import OWNED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +98,9 @@ class EngineOptions:
 
     hf_checkpoint: str
     """Hugging Face folder of the model: weights, config, tokenizer."""
+    renderer: str = "auto"
+    """How chat messages become tokens: auto, the model's own chat template; or a renderer of the package
+    `renderers` by name (qwen3, ...)."""
     rollout_num_engines: PositiveInt = 1
     """vLLM servers to start."""
     rollout_num_gpus_per_engine: PositiveInt = 1
@@ -240,6 +244,15 @@ class TrainConfig(
         "Train a model on an environment: rollouts from vLLM, updates by Megatron, exact weights back into "
         "the running vLLM, placed by Ray."
     )
+
+    owned_vllm_flags: ClassVar[Mapping[str, str]] = {
+        **OWNED,
+        "model": "give --hf-checkpoint",
+        "max-model-len": "give --rollout-max-context-len",
+        "tensor-parallel-size": "give --rollout-num-gpus-per-engine",
+        "seed": "give --rollout-seed",
+        "weight-transfer-config": "give --update-weight-transport",
+    }
 
     def check(self) -> None:
         """Raises ConfigError where settings contradict each other."""

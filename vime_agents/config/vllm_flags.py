@@ -19,19 +19,15 @@ from vime_agents.errors import ConfigError, nearest
 PREFIX = "--vllm-"
 
 OWNED = {
-    "model": "give --hf-checkpoint",
-    "max-model-len": "give --rollout-max-context-len",
-    "tensor-parallel-size": "give --rollout-num-gpus-per-engine",
-    "seed": "give --rollout-seed",
     "served-model-name": "engines are asked by their own name",
     "host": "engines listen on their own host",
     "port": "a free port is taken",
     "logprobs-mode": "log-probs are always those of the distribution that was sampled",
     "worker-extension-cls": "weight sync needs it",
-    "weight-transfer-config": "give --update-weight-transport",
+    "weight-transfer-config": "it follows from how weights are synced",
     "enable-scale-out": "it is always on",
 }
-"""Flags that vime-agents sets itself -> why, or what to give instead."""
+"""Flags that vime-agents sets itself -> why. Commands add those that a flag of their own sets."""
 
 _FIELD_CLASSES = ("BaseFrontendArgs", "FrontendArgs")
 """Classes of vLLM whose every field is a flag."""
@@ -100,14 +96,14 @@ def _is_bool(field: ast.AnnAssign) -> bool:
 
 
 def take_vllm_flags(argv: Sequence[str], own: frozenset[str]) -> tuple[list[str], dict[str, Value]]:
-    """Split argv into (the rest, vLLM's flags without the prefix).
+    """Split argv into (the rest, vLLM's flags without the prefix, unchecked).
 
     Args:
         argv: arguments as typed.
         own: flags that begin with `--vllm-` but are ours.
 
     Raises:
-        ConfigError: an unknown flag, one that is set elsewhere, or one given twice.
+        ConfigError: a flag given twice.
     """
     rest: list[str] = []
     found: dict[str, Value] = {}
@@ -125,26 +121,30 @@ def take_vllm_flags(argv: Sequence[str], own: frozenset[str]) -> tuple[list[str]
         name, value = flag.removeprefix(PREFIX), values[0] if len(values) == 1 else tuple(values) or True
         if name in found:
             raise ConfigError(f"{flag}: given twice; give all its values after one flag")
-        found.update(check_vllm_flags({name: value}))
+        found[name] = value
     return rest, found
 
 
-def check_vllm_flags(values: Mapping[str, Any]) -> dict[str, Value]:
+def check_vllm_flags(values: Mapping[str, Any], owned: Mapping[str, str]) -> dict[str, Value]:
     """Checked flags by name (dashes, no prefix); numbers become text, mappings JSON text.
 
     `no-x` becomes `x: False`.
 
+    Args:
+        values: as flags, a YAML file or a call gave them.
+        owned: flags that are set elsewhere -> why, or what to give instead.
+
     Raises:
         ConfigError: unknown, owned, a missing value, or a value for a switch.
     """
-    return dict(_check(name.replace("_", "-"), value) for name, value in values.items())
+    return dict(_check(name.replace("_", "-"), value, owned) for name, value in values.items())
 
 
-def _check(name: str, value: Any) -> tuple[str, Value]:
+def _check(name: str, value: Any, owned: Mapping[str, str]) -> tuple[str, Value]:
     known = known_flags()
     flag = PREFIX + name
-    if name in OWNED:
-        raise ConfigError(f"{flag}: set by vime-agents itself: {OWNED[name]}")
+    if name in owned:
+        raise ConfigError(f"{flag}: set by vime-agents itself: {owned[name]}")
     if name.startswith("no-") and (known is None or name[3:] in known.booleans):
         if value is not True:
             raise ConfigError(f"{flag}: takes no value, got {value!r}")
@@ -153,7 +153,7 @@ def _check(name: str, value: Any) -> tuple[str, Value]:
     if known is None:
         return name, text
     if name not in known.names:
-        close = nearest(name, known.names - set(OWNED))
+        close = nearest(name, known.names - set(owned))
         hint = f" Did you mean {PREFIX}{close}?" if close else ""
         raise ConfigError(f"unknown flag {flag}: the installed vLLM has no --{name}.{hint}")
     is_switch = isinstance(text, bool)

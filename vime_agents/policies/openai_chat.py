@@ -12,18 +12,12 @@ from typing import Any
 import aiohttp
 
 from vime_agents import messages as msg
-from vime_agents.errors import ContractError, EngineError
+from vime_agents.errors import ContractError, EngineError, EngineRejected
 from vime_agents.messages import Message, ToolCall
 from vime_agents.policy import ContextLengthExceeded, Conversation, Generation, Sampling, Usage
 
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _MAX_WAIT_S = 30.0
-
-
-class RequestRefused(EngineError):
-    """The server refuses the request itself (bad key, no such model, bad parameter): trying again is vain."""
-
-    retryable = False
 
 
 class _Retry(Exception):
@@ -37,7 +31,7 @@ class _Retry(Exception):
 class OpenAIChatPolicy:
     """Sends the whole conversation each turn; tools in the native way.
 
-    Raises (from `act`): EngineError once the retries are used up, RequestRefused for what no retry mends,
+    Raises (from `act`): EngineError once the retries are used up, EngineRejected for what no retry mends,
     ContextLengthExceeded, TimeoutError.
     """
 
@@ -120,7 +114,7 @@ class OpenAIChatPolicy:
         if lengths or "context_length_exceeded" in text:
             asked = re.search(r"(?:requested|resulted in|has|contains at least) (\d+)", text)
             raise ContextLengthExceeded(int(asked[1]) if asked else -1, int(lengths[1]) if lengths else -1)
-        raise RequestRefused(f"{self.base_url}: HTTP {status} for model {self.model!r}: {text[:500]}")
+        raise EngineRejected(f"{self.base_url}: HTTP {status} for model {self.model!r}: {text[:500]}")
 
 
 def request_body(model: str, conversation: Conversation, sampling: Sampling) -> dict[str, Any]:

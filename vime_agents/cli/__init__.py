@@ -1,0 +1,89 @@
+"""The command line. Each command is a function (argv) -> exit code, imported when it is asked for.
+
+Exit codes: 0 done, 1 the run failed, 2 usage, 3 too many infrastructure errors (eval), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+from vime_agents import _checkout, registry
+from vime_agents.errors import ConfigError, MissingDependencyError, UnknownIdError, VimeAgentsError, nearest
+
+OK, FAILED, USAGE, TOO_MANY_ERRORS, INTERRUPTED = 0, 1, 2, 3, 130
+
+COMMANDS = {
+    "train": ("vime_agents.cli.train:run", "train a model on an environment"),
+    "eval": ("vime_agents.cli.evaluate:run", "measure a model on an environment"),
+    "envs": ("vime_agents.cli.envs:run", "list the environments, or show one"),
+}
+
+HELP = f"""usage: vime-agents COMMAND [arguments] [--debug]
+
+Agent environments and a trainer for LLM agents.
+
+commands:
+{chr(10).join(f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items())}
+
+  vime-agents COMMAND --help   the flags of a command
+  --debug                      show the traceback of an error
+  --version                    print the version
+"""
+
+# Import name -> extra that installs it.
+_EXTRAS = {
+    "torch": "train",
+    "ray": "train",
+    "megatron": "train",
+    "safetensors": "train",
+    "matplotlib": "train",
+    "transformers": "tokens",
+    "jinja2": "tokens",
+    "renderers": "tokens",
+    "gguf": "model",
+    "accelerate": "model",
+    "vllm": "vllm",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [a for a in arguments if a != "--debug"]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP)
+        return OK if arguments else USAGE
+    if arguments[0] == "--version":
+        import vime_agents
+
+        print(vime_agents.__version__)
+        return OK
+    _checkout.add_root_folders()
+    try:
+        return _run(arguments[0], arguments[1:])
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except VimeAgentsError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"vime-agents: {error}", file=sys.stderr)
+        return USAGE if isinstance(error, (ConfigError, UnknownIdError)) else FAILED
+
+
+def _run(command: str, arguments: list[str]) -> int:
+    if command not in COMMANDS:
+        close = nearest(command, COMMANDS)
+        hint = f" Did you mean {close!r}?" if close else ""
+        raise ConfigError(f"unknown command {command!r}.{hint} Commands: {', '.join(COMMANDS)}.")
+    run = registry.load_object(COMMANDS[command][0], f"command {command!r}")
+    try:
+        return run(arguments)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        raise MissingDependencyError(package, _EXTRAS[package], f"vime-agents {command}") from error

@@ -1,0 +1,123 @@
+"""`vime-agents eval`: play, count, report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vime_agents import registry
+from vime_agents.cli.models import open_policy
+from vime_agents.cli.progress import EvalProgress
+from vime_agents.config.evaluation import EvalConfig
+from vime_agents.episode import Episode
+from vime_agents.errors import ConfigError
+from vime_agents.evaluation.evaluate import evaluate
+from vime_agents.evaluation.report import EvalReport
+from vime_agents.policy import Sampling
+from vime_agents.rollout.limits import Limits
+from vime_agents.storage.episodes import EpisodeWriter
+from vime_agents.storage.json_lines import write_atomically
+from vime_agents.storage.provenance import provenance
+
+TOO_MANY_ERRORS = 3
+
+
+def run(argv: Sequence[str]) -> int:
+    """Parse the flags and evaluate. The environment may be given without its flag, first."""
+    arguments = list(argv)
+    if arguments and not arguments[0].startswith("-"):
+        arguments.insert(0, "--env")
+    config = EvalConfig.from_argv(arguments)
+    registry.env_class(config.env)  # a wrong id must not cost the start of a server
+    report = asyncio.run(_evaluate(config))
+    print(json.dumps(report.to_dict()) if config.json else format_report(report))
+    if report.infrastructure_error_rate > config.max_error_rate:
+        print(
+            f"vime-agents: {report.infrastructure_error_rate:.1%} of the episodes failed for reasons of "
+            f"infrastructure, more than --max-error-rate {config.max_error_rate:g}",
+            file=sys.stderr,
+        )
+        return TOO_MANY_ERRORS
+    return 0
+
+
+async def _evaluate(config: EvalConfig) -> EvalReport:
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(_open_output(Path(config.out), config)) if config.out else None
+        # The server of a vllm: model starts before the bar appears: its start has a log of its own.
+        async with open_policy(config) as policy:
+            progress = stack.enter_context(
+                EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr)
+            )
+
+            def finished(episode: Episode) -> None:
+                if writer is not None:
+                    writer.append(episode)
+                progress.add(episode)
+
+            report = await evaluate(
+                config.env,
+                policy,
+                num_tasks=config.num_tasks,
+                samples_per_task=config.samples_per_task,
+                split=config.split,
+                seed=config.seed,
+                concurrency=config.concurrency,
+                limits=Limits(
+                    episode_s=config.episode_timeout,
+                    generation_s=config.turn_timeout,
+                    env_s=config.turn_timeout,
+                ),
+                sampling=Sampling(
+                    temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_response_len
+                ),
+                max_retries=config.max_retries,
+                on_episode=finished,
+            )
+    if config.out:
+        result = {**report.to_dict(), "config": config.to_dict(), **provenance()}
+        write_atomically(Path(config.out) / "report.json", json.dumps(result, indent=2) + "\n")
+    return report
+
+
+def _open_output(folder: Path, config: EvalConfig) -> EpisodeWriter:
+    """config.yaml and episodes.jsonl of a new evaluation; report.json follows at its end."""
+    for name in ("report.json", "episodes.jsonl"):
+        if (folder / name).exists():
+            raise ConfigError(f"--out: {folder} holds an evaluation already ({name}); give another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out: cannot make the folder {folder}: {error.strerror}") from error
+    write_atomically(folder / "config.yaml", config.to_yaml())
+    return EpisodeWriter(folder / "episodes.jsonl")
+
+
+def format_report(report: EvalReport) -> str:
+    """The report for a person."""
+    failed = sum(report.errors.values())
+    by_class = ", ".join(f"{count} {kind}" for kind, count in report.errors.items())
+    tokens = f"{report.sampled_tokens} tokens sampled, " if report.sampled_tokens else ""
+    lines = [
+        f"{report.env_id} ({report.split}, {report.num_tasks} tasks x {report.samples_per_task}, seed "
+        f"{report.seed}) played by {report.policy}",
+        f"  reward    {report.mean:.4f}   95 % interval {report.ci_low:.4f} to {report.ci_high:.4f} "
+        f"({report.ci_method}, {report.n_scored} scored)",
+    ]
+    if report.n_scored < report.n:
+        lines.append(f"            {report.mean_errors_as_zero:.4f} if every episode without a reward got 0")
+    if len(report.pass_at_k) > 1:
+        shares = "   ".join(f"pass@{k} {value:.4f}" for k, value in report.pass_at_k.items())
+        lines.append(f"  tasks     {shares}")
+    lines += [
+        f"  episodes  {report.n}: {report.ok} ok, {report.truncated} truncated, {failed} failed"
+        + (f" ({by_class})" if failed else ""),
+        f"  stops     {', '.join(f'{count} {stop}' for stop, count in report.stops.items())}",
+        f"  cost      {tokens}{report.turns_mean:.2f} turns a episode, {report.duration_s:.1f} s",
+    ]
+    lines += [f"  error     {kind}: {text[:300]}" for kind, text in report.error_examples.items()]
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""Tasks -> Runner -> EvalReport. No Ray, no torch; the same function serves training runs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from vime_agents import registry
+from vime_agents.env import AgentEnv
+from vime_agents.episode import Episode
+from vime_agents.errors import ConfigError
+from vime_agents.evaluation.report import EvalReport, Tally
+from vime_agents.policy import Policy, Sampling
+from vime_agents.rollout.limits import Limits
+from vime_agents.rollout.play import EpisodeRequest
+from vime_agents.rollout.runner import Runner
+from vime_agents.task import Task
+
+
+async def evaluate(
+    env_id: str,
+    policy: Policy,
+    *,
+    num_tasks: int,
+    samples_per_task: int = 1,
+    split: str = "test",
+    seed: int = 0,
+    concurrency: int = 64,
+    limits: Limits | None = None,
+    sampling: Sampling | None = None,
+    max_retries: int = 2,
+    tasks: Sequence[Task] | None = None,
+    on_episode: Callable[[Episode], None] | None = None,
+) -> EvalReport:
+    """Play the first tasks of a split and report.
+
+    Args:
+        env_id: id or `module:Class` of an AgentEnv.
+        policy: who plays; stays open.
+        num_tasks: tasks to play; all when the split has fewer.
+        samples_per_task: episodes of each task.
+        split: split of the tasks.
+        seed: of procedural tasks, of the envs and of sampling; the same seed plays the same tasks.
+        concurrency: episodes in flight.
+        limits: bounds on each episode.
+        sampling: how to sample; the default is greedy.
+        max_retries: fresh attempts at an episode whose infrastructure failed.
+        tasks: play these instead of the env's own.
+        on_episode: called with each episode as it finishes.
+
+    Raises:
+        UnknownIdError: no such env. ConfigError: not an AgentEnv, or it has no tasks in this split.
+    """
+    make_env = env_maker(env_id, split=split, seed=seed)
+    chosen = first_tasks(make_env, num_tasks) if tasks is None else list(tasks[:num_tasks])
+    if not chosen:
+        raise ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
+    runner = Runner(
+        make_env,
+        policy,
+        env_id=env_id,
+        sampling=sampling or Sampling(temperature=0.0),
+        concurrency=min(concurrency, len(chosen) * samples_per_task),
+        limits=limits,
+        max_retries=max_retries,
+    )
+    tally = Tally()
+    started = time.monotonic()
+    async with contextlib.aclosing(runner.run(eval_requests(chosen, samples_per_task, seed))) as episodes:
+        async for episode in episodes:
+            tally.add(episode)
+            if on_episode is not None:
+                on_episode(episode)
+    return tally.report(
+        env_id=env_id,
+        policy=policy.name,
+        split=split,
+        seed=seed,
+        num_tasks=len(chosen),
+        samples_per_task=samples_per_task,
+        duration_s=time.monotonic() - started,
+    )
+
+
+def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AgentEnv]:
+    """What makes fresh envs of a split. Raises UnknownIdError, ConfigError."""
+    cls = registry.env_class(env_id)
+    if not (isinstance(cls, type) and issubclass(cls, AgentEnv)):
+        raise ConfigError(f"env {env_id!r} is a {cls!r}; evaluation needs a subclass of AgentEnv")
+    return lambda: cls(split=split, task_seed=seed)
+
+
+def first_tasks(make_env: Callable[[], AgentEnv], num: int) -> list[Task]:
+    """The first tasks of the env's split; all when it has fewer."""
+    env = make_env()
+    try:
+        tasks = env.task_set()
+        return [tasks[index] for index in range(min(num, len(tasks)))]
+    finally:
+        env.close()
+
+
+def eval_requests(tasks: Sequence[Task], samples_per_task: int, seed: int) -> Iterator[EpisodeRequest]:
+    """One request for each sample of each task; its seed is a pure function of (seed, task, sample)."""
+    for index, task in enumerate(tasks):
+        for sample in range(samples_per_task):
+            yield EpisodeRequest(
+                task=task,
+                group_id=task.id,
+                episode_id=f"eval-{index}-{sample}",
+                seed=int(np.random.SeedSequence([seed, index, sample]).generate_state(1)[0]),
+            )

@@ -1,0 +1,153 @@
+"""Episodes -> one EvalReport. An episode without a trusted reward is never a zero: it is counted apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vime_agents.episode import Episode
+from vime_agents.evaluation.statistics import mean_interval, mean_pass_at_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """What an evaluation came to."""
+
+    env_id: str
+    policy: str
+    split: str
+    seed: int
+    num_tasks: int
+    samples_per_task: int
+    mean: float
+    """Mean reward of the episodes that have one; NaN when none has."""
+    ci_low: float
+    """95 % interval of the mean, clustered by task; NaN where none can be given."""
+    ci_high: float
+    ci_method: str
+    """wilson (0/1 rewards) or clustered-t."""
+    mean_errors_as_zero: float
+    """The mean if every episode without a reward had got 0."""
+    n: int
+    """Episodes played."""
+    n_scored: int
+    """Episodes with a trusted reward: what `mean` is over."""
+    ok: int
+    """Episodes that the environment ended."""
+    truncated: int
+    """Episodes that a limit ended."""
+    stops: Mapping[str, int]
+    """What ended the episodes: done, max_turns, context_length, timeout:<stage>, error, ..."""
+    errors: Mapping[str, int]
+    """Failed episodes by class: model, env, tool, sandbox, grader, engine, ..."""
+    error_examples: Mapping[str, str]
+    """One message of each class."""
+    pass_at_k: Mapping[int, float]
+    """Unbiased pass@k for k = 1, 2, 4, ... up to the samples of a task; empty unless rewards are 0/1."""
+    turns_mean: float
+    sampled_tokens: int
+    """0 where the server does not say."""
+    metrics: Mapping[str, float]
+    """Means of the env's counters over all episodes."""
+    duration_s: float
+
+    @property
+    def infrastructure_error_rate(self) -> float:
+        """Share of the episodes that failed, and not because of the model."""
+        return sum(count for kind, count in self.errors.items() if kind != "model") / max(self.n, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-serialisable; NaN becomes None."""
+        plain = dataclasses.asdict(self)
+        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in plain.items()}
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts episodes as they finish; holds none of them."""
+
+    rewards: list[float] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    """[n_scored] the task of each reward."""
+    statuses: Counter[str] = field(default_factory=Counter)
+    stops: Counter[str] = field(default_factory=Counter)
+    error_examples: dict[str, str] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    turns: int = 0
+    sampled_tokens: int = 0
+
+    @property
+    def n(self) -> int:
+        """Episodes so far."""
+        return self.statuses.total()
+
+    @property
+    def mean(self) -> float:
+        """Mean reward so far."""
+        return float(np.mean(self.rewards)) if self.rewards else math.nan
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Failed episodes so far, by class."""
+        kinds = {s.removeprefix("error:"): c for s, c in self.statuses.items() if s.startswith("error:")}
+        return dict(sorted(kinds.items()))
+
+    def add(self, episode: Episode) -> None:
+        """Count one episode."""
+        self.statuses[episode.status] += 1
+        self.stops[episode.outcome.stop] += 1
+        if episode.outcome.cause is not None:
+            self.error_examples.setdefault(episode.outcome.cause, episode.outcome.detail)
+        if episode.reward is not None:
+            self.rewards.append(episode.reward)
+            self.tasks.append(episode.task_id)
+        self.counters.update(episode.metrics)  # type: ignore[arg-type]
+        self.turns += sum(len(t.turns) for t in episode.trajectories)
+        self.sampled_tokens += sum(t.num_sampled_tokens for t in episode.trajectories)
+
+    def report(
+        self,
+        *,
+        env_id: str,
+        policy: str,
+        split: str,
+        seed: int,
+        num_tasks: int,
+        samples_per_task: int,
+        duration_s: float,
+    ) -> EvalReport:
+        """The report on everything counted."""
+        interval = mean_interval(self.rewards, self.tasks)
+        ks = [2**i for i in range(samples_per_task.bit_length())]
+        passes = {k: mean_pass_at_k(self.rewards, self.tasks, k) for k in sorted({*ks, samples_per_task})}
+        return EvalReport(
+            env_id=env_id,
+            policy=policy,
+            split=split,
+            seed=seed,
+            num_tasks=num_tasks,
+            samples_per_task=samples_per_task,
+            mean=interval.mean,
+            ci_low=interval.low,
+            ci_high=interval.high,
+            ci_method=interval.method,
+            mean_errors_as_zero=math.fsum(self.rewards) / max(self.n, 1),
+            n=self.n,
+            n_scored=len(self.rewards),
+            ok=self.statuses["ok"],
+            truncated=self.statuses["truncated"],
+            stops=dict(sorted(self.stops.items())),
+            errors=self.errors,
+            error_examples=self.error_examples,
+            pass_at_k={k: value for k, value in passes.items() if value is not None},
+            turns_mean=self.turns / max(self.n, 1),
+            sampled_tokens=self.sampled_tokens,
+            metrics={name: total / self.n for name, total in sorted(self.counters.items())},
+            duration_s=duration_s,
+        )
