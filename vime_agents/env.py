@@ -60,7 +60,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     the end `stop` and `reward_result`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"]}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
 
     max_turns: ClassVar[int] = 10
     """The env truncates after this many turns."""

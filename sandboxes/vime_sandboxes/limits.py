@@ -112,7 +112,7 @@ def _parents(mounts: str | None) -> dict[str, list[Path]]:
     own = {}
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
-        own.update({c: path for c in controllers.split(",")})
+        own.update(dict.fromkeys(controllers.split(","), path))
     found: dict[str, list[Path]] = {}
     for _, folder, kind, options, *_ in (line.split() for line in text.splitlines()):
         for controller in ("memory", "pids"):
