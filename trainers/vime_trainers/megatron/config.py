@@ -1,0 +1,78 @@
+"""The trainer's settings. No torch: the command line builds it too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vime_agents.errors import ConfigError
+from vime_trainers.losses.config import LossConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MegatronConfig:
+    """One trainer, however many ranks. Names are those of Megatron-LM's flags."""
+
+    hf_checkpoint: str
+    """Folder with `config.json` and `*.safetensors`: the model's shape and its first weights."""
+    tensor_model_parallel_size: int = 1
+    pipeline_model_parallel_size: int = 1
+    context_parallel_size: int = 1
+    sequence_parallel: bool = False
+    """Also split the activations between the tensor-parallel blocks along the sequence."""
+    use_distributed_optimizer: bool = False
+    """Shard the optimizer's state over the data-parallel ranks."""
+    bf16: bool = False
+    """Weights and activations in bfloat16, master weights and gradients in float32."""
+    seed: int = 0
+
+    lr: float = 1e-6
+    lr_warmup_updates: int = 0
+    """The first updates use lr * (n + 1) / lr_warmup_updates; after them the rate is constant."""
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_eps: float = 1e-8
+    clip_grad: float = 1.0
+    """Largest global gradient norm; 0 turns clipping off."""
+
+    max_tokens_per_gpu: int = 4096
+    """Most tokens of one forward pass on one rank (context-parallel ranks share a row)."""
+    log_probs_chunk_size: int = 1024
+    """Trainable tokens whose logits exist at the same time."""
+    recompute_granularity: Literal["full"] | None = None
+    """`full`: keep only each layer's input and compute the layer again in the backward pass."""
+    loss: LossConfig = field(default_factory=LossConfig)
+
+    def __post_init__(self) -> None:
+        at_least_one = (
+            "tensor_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "context_parallel_size",
+            "max_tokens_per_gpu",
+            "log_probs_chunk_size",
+        )
+        for name in at_least_one:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{_flag(name)} {getattr(self, name)}: must be at least 1")
+        for name in ("lr", "weight_decay", "clip_grad", "lr_warmup_updates"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{_flag(name)} {getattr(self, name)}: must not be negative")
+        if self.recompute_granularity not in (None, "full"):
+            raise ConfigError(f"--recompute-granularity {self.recompute_granularity!r}: 'full' or nothing")
+        if self.sequence_parallel and self.tensor_model_parallel_size == 1:
+            raise ConfigError(
+                "--sequence-parallel splits over the tensor-parallel ranks: it needs "
+                "--tensor-model-parallel-size above 1"
+            )
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that hold one replica of the model."""
+        return (
+            self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+        )
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

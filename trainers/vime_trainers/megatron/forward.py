@@ -1,0 +1,76 @@
+"""Micro-batches through megatron-core's schedules: forward only, or forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.megatron.families import ModelShape
+from vime_trainers.megatron.log_probs import token_log_probs, whole_hidden
+from vime_trainers.megatron.micro_batches import MicroBatch
+from vime_trainers.megatron.model import PolicyModel
+
+OnLastStage = Callable[[MicroBatch, Tensor], Tensor]
+"""(micro-batch, its hidden states) -> loss, or anything differentiable of no size when only forward."""
+
+
+def run_micro_batches(
+    model: Any, micro_batches: Sequence[MicroBatch], on_last_stage: OnLastStage, *, forward_only: bool
+) -> None:
+    """Run every micro-batch; gradients are added up in the model's buffers and reduced over ranks."""
+
+    def forward(iterator: Any, chunk: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
+        micro_batch = next(iterator)
+        hidden = chunk(
+            input_ids=micro_batch.input_ids,
+            position_ids=None,  # RoPE counts from the start of each packed row
+            attention_mask=None,
+            packed_seq_params=micro_batch.packed,
+        )
+        return hidden, partial(finish, micro_batch)
+
+    def finish(micro_batch: MicroBatch, hidden: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        count = torch.tensor(micro_batch.selected.numel(), dtype=torch.int, device=hidden.device)
+        return on_last_stage(micro_batch, hidden), count, {}
+
+    get_forward_backward_func()(
+        forward_step_func=forward,
+        data_iterator=iter(micro_batches),
+        model=[model],
+        num_microbatches=len(micro_batches),
+        seq_length=micro_batches[0].input_ids.shape[1],  # unused: shapes travel with the data
+        micro_batch_size=1,
+        forward_only=forward_only,
+    )
+
+
+def selected_log_probs(
+    model: PolicyModel,
+    config: MegatronConfig,
+    shape: ModelShape,
+    micro_batch: MicroBatch,
+    hidden: Tensor,
+    *,
+    temperature: float,
+    entropy_grad: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Log-probs and entropies of a micro-batch's selected targets, from the last stage's hidden states."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
+    return token_log_probs(
+        rows[micro_batch.selected],
+        model.output_weight(),
+        micro_batch.targets,
+        vocab_size=shape.vocab_size,
+        temperature=temperature,
+        chunk_size=config.log_probs_chunk_size,
+        group=group,
+        entropy_grad=entropy_grad,
+    )

@@ -1,0 +1,126 @@
+"""The layers that megatron-core offers only through Transformer Engine, in plain torch: any device.
+
+They make the "local" layer spec complete: RMSNorm that knows sequence parallelism, and attention over packed
+rows (`thd`) with context parallelism.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
+from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
+from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
+
+from vime_trainers.megatron.device import has_transformer_engine
+
+
+def block_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
+    """The decoder's layers: Transformer Engine's where it can be used, else those of this module."""
+    if has_transformer_engine():
+        return get_gpt_decoder_block_spec(config, use_transformer_engine=True)
+    spec = get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm, normalization="RMSNorm")
+    layer = spec.submodules
+    layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
+    attention = layer.self_attention.submodules
+    attention.core_attention = SDPACoreAttention
+    if config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    num_layers = get_num_layers_to_build(config)
+    return TransformerBlockSubmodules(layer_specs=[spec] * num_layers, layer_norm=RMSNorm)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """Root-mean-square norm whose gradient is summed over tensor-parallel ranks where they split the rows."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+
+class SDPACoreAttention(MegatronModule):
+    """Causal attention within each packed row, by torch's scaled_dot_product_attention.
+
+    With context parallelism every row is cut into 2 * cp chunks; rank r holds chunks r and 2 * cp - 1 - r (as
+    Transformer Engine does), so that all ranks do the same work. Keys and values are gathered from all ranks.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        layer_number: int,
+        attn_mask_type: Any,
+        attention_type: str,
+        attention_dropout: float | None = None,
+        softmax_scale: float | None = None,
+        cp_comm_type: str | None = None,
+        pg_collection: ProcessGroupCollection | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__(config=config)
+        groups = pg_collection or ProcessGroupCollection.use_mpu_process_groups(required_pgs=["tp", "cp"])
+        self.cp_group = groups.cp
+        self.scale = softmax_scale if softmax_scale is not None else config.kv_channels**-0.5
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None = None,
+        attn_mask_type: Any = None,
+        attention_bias: Tensor | None = None,
+        packed_seq_params: PackedSeqParams | None = None,
+    ) -> Tensor:
+        """`query` [tokens, heads, dim], `key` and `value` [tokens, groups, dim] -> [tokens, heads * dim]."""
+        if packed_seq_params is None or packed_seq_params.qkv_format != "thd":
+            raise ValueError("SDPACoreAttention reads packed rows (thd) only")
+        bounds = packed_seq_params.cu_seqlens_q_padded
+        lengths = (bounds[1:] - bounds[:-1]).tolist()
+        rows = self._rows if self.cp_group.size() == 1 else self._context_parallel_rows
+        return torch.cat(rows(query, key, value, lengths))
+
+    def _rows(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> list[Tensor]:
+        parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
+        return [self._attend(q, k, v) for q, k, v in parts]
+
+    def _context_parallel_rows(
+        self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]
+    ) -> list[Tensor]:
+        size, rank = self.cp_group.size(), self.cp_group.rank()
+        gathered = gather_from_sequence_parallel_region(
+            torch.stack([key, value], 1), tensor_parallel_output_grad=True, group=self.cp_group
+        )
+        gathered = gathered.view(size, -1, *gathered.shape[1:])
+        out, offset = [], 0
+        for length in lengths:
+            local, chunk = length // size, length // (2 * size)
+            ranks = gathered[:, offset : offset + local]
+            ordered = torch.cat(
+                [ranks[i, :chunk] for i in range(size)] + [ranks[i, chunk:] for i in reversed(range(size))]
+            )
+            mine = query[offset : offset + local]
+            for part, index in ((mine[:chunk], rank), (mine[chunk:], 2 * size - 1 - rank)):
+                seen = ordered[: (index + 1) * chunk]
+                out.append(self._attend(part, seen[:, 0], seen[:, 1], first=index * chunk))
+            offset += local
+        return out
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, first: int = 0) -> Tensor:
+        """Causal attention of one stretch of a row; `first` is the position of its first query."""
+        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
+        mask = None
+        if first:
+            shape = (q.shape[2], k.shape[2])
+            mask = torch.ones(shape, dtype=torch.bool, device=q.device).tril(first)
+        out = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=True
+        )
+        return out.squeeze(0).transpose(0, 1).flatten(1)

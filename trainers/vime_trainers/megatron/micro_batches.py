@@ -1,0 +1,188 @@
+"""Rows of tokens -> packed micro-batches, the same number on every data-parallel rank.
+
+Worked example: rows of 6, 3 and 4 tokens and a budget of 8. A row's last token predicts nothing, so the
+inputs are 5, 2 and 3 long; two micro-batches hold them: [5 + 3] and [2]. Every rank makes the same plan from
+the same batch, so nothing is communicated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from megatron.core.packed_seq_params import PackedSeqParams
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vime_agents.errors import ConfigError
+from vime_agents.trainer import TrainingSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Inputs of the model and what each predicts."""
+
+    id: str
+    offset: int
+    """Where the row's predictions start in an array of all predictions of the batch."""
+    inputs: NDArray[np.int64]
+    """[num_inputs]"""
+    targets: NDArray[np.int64]
+    """[num_inputs] the token after each input."""
+    mask: NDArray[np.bool_]
+    """[num_inputs] predictions that are wanted."""
+    values: NDArray[np.float32]
+    """[3, num_inputs] rollout log-probs, advantages, weights of the targets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward pass of one rank: its context-parallel share of some rows."""
+
+    input_ids: Tensor
+    """[1, num_tokens]"""
+    packed: PackedSeqParams
+    """Bounds of the rows, over all context-parallel ranks."""
+    selected: Tensor
+    """[num_selected] inputs whose prediction is wanted."""
+    targets: Tensor
+    """[num_selected]"""
+    slots: Tensor
+    """[num_selected] place of each prediction in an array of all predictions of the batch."""
+    values: Tensor
+    """[3, num_selected] rollout log-probs, advantages, weights."""
+
+
+def rows_of_samples(samples: Sequence[TrainingSample]) -> list[Row]:
+    """One row per sample, cut after its last trainable token: what follows it changes no trainable one."""
+    rows, offset = [], 0
+    for sample in samples:
+        end = int(np.flatnonzero(sample.loss_mask)[-1])
+        ids = sample.token_ids.astype(np.int64)
+        values = np.stack([sample.rollout_logprobs, sample.advantages, sample.weights])[:, 1 : end + 1]
+        row = Row(
+            id=sample.id,
+            offset=offset,
+            inputs=ids[:end],
+            targets=ids[1 : end + 1],
+            mask=sample.loss_mask[1 : end + 1],
+            values=values.astype(np.float32),
+        )
+        rows.append(row)
+        offset += end
+    return rows
+
+
+def rows_of_tokens(token_rows: Sequence[NDArray[np.int32]]) -> list[Row]:
+    """One row per token row, every prediction wanted."""
+    rows, offset = [], 0
+    for index, token_row in enumerate(token_rows):
+        ids = np.asarray(token_row, dtype=np.int64)
+        size = len(ids) - 1
+        row = Row(
+            id=f"row {index}",
+            offset=offset,
+            inputs=ids[:-1],
+            targets=ids[1:],
+            mask=np.ones(size, np.bool_),
+            values=np.zeros((3, size), np.float32),
+        )
+        rows.append(row)
+        offset += size
+    return rows
+
+
+def plan(rows: Sequence[Row], *, max_tokens: int, num_ranks: int, align: int = 1) -> list[list[list[int]]]:
+    """Which rows go into which micro-batch of which data-parallel rank: `[rank][micro_batch][row]`.
+
+    Longest rows first: each goes to the rank with the fewest tokens so far, there into the first micro-batch
+    with room. Ranks with fewer micro-batches get empty ones. `align`: rows are padded to a multiple of it.
+
+    Raises:
+        ConfigError: a row is longer than `max_tokens`.
+    """
+    sizes = [-(-len(row.inputs) // align) * align for row in rows]
+    ranks: list[list[list[int]]] = [[] for _ in range(num_ranks)]
+    loads = [0] * num_ranks
+    room: list[list[int]] = [[] for _ in range(num_ranks)]
+    for index in sorted((i for i in range(len(rows)) if sizes[i]), key=lambda i: (-sizes[i], i)):
+        size = sizes[index]
+        if size > max_tokens:
+            raise ConfigError(
+                f"{rows[index].id} needs {size} tokens in one forward pass, but --max-tokens-per-gpu allows "
+                f"{max_tokens} on each rank (times --context-parallel-size): raise one of them, or limit the "
+                "episodes' length"
+            )
+        rank = loads.index(min(loads))
+        loads[rank] += size
+        for bin_index, free in enumerate(room[rank]):
+            if free >= size:
+                break
+        else:
+            bin_index = len(room[rank])
+            room[rank].append(max_tokens)
+            ranks[rank].append([])
+        room[rank][bin_index] -= size
+        ranks[rank][bin_index].append(index)
+    most = max(len(r) for r in ranks)
+    return [r + [[] for _ in range(most - len(r))] for r in ranks]
+
+
+def pack(
+    rows: Sequence[Row], *, cp_rank: int, cp_size: int, tp_size: int, device: torch.device
+) -> MicroBatch:
+    """Lay rows end to end; context-parallel rank r takes chunks r and 2 * cp_size - 1 - r of each.
+
+    Rows are padded to whole chunks, and one row of padding makes the total divide by `tp_size` (sequence
+    parallelism); with no row at all, that padding is the micro-batch, so that every rank runs a pass.
+    """
+    align = 2 * cp_size if cp_size > 1 else 1
+    lengths = [-(-len(row.inputs) // align) * align for row in rows]
+    total, unit = sum(lengths), align * tp_size
+    if total == 0 or total % unit:
+        lengths.append(unit - total % unit)
+    count = sum(lengths)
+    ids, targets, slots = (np.zeros(count, np.int64) for _ in range(3))
+    mask, values = np.zeros(count, np.bool_), np.zeros((3, count), np.float32)
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    for row, start in zip(rows, bounds, strict=False):
+        part = slice(start, start + len(row.inputs))
+        ids[part], targets[part], mask[part] = row.inputs, row.targets, row.mask
+        values[:, part] = row.values
+        slots[part] = row.offset + np.arange(len(row.inputs))
+    keep = _context_parallel_share(bounds, cp_rank, cp_size)
+    selected = np.flatnonzero(mask[keep])
+    chosen = keep[selected]
+    cu = torch.from_numpy(bounds).to(device)
+    longest = int(max(lengths))
+    return MicroBatch(
+        input_ids=torch.from_numpy(ids[keep]).to(device)[None],
+        packed=PackedSeqParams(
+            qkv_format="thd",
+            cu_seqlens_q=cu,
+            cu_seqlens_kv=cu,
+            cu_seqlens_q_padded=cu,
+            cu_seqlens_kv_padded=cu,
+            # The longest row, never the total: RoPE would take the pack for one row.
+            max_seqlen_q=longest,
+            max_seqlen_kv=longest,
+        ),
+        selected=torch.from_numpy(selected).to(device),
+        targets=torch.from_numpy(targets[chosen]).to(device),
+        slots=torch.from_numpy(slots[chosen]).to(device),
+        values=torch.from_numpy(values[:, chosen]).to(device),
+    )
+
+
+def _context_parallel_share(bounds: NDArray[np.int32], rank: int, size: int) -> NDArray[np.int64]:
+    """Indices of the tokens that a context-parallel rank holds, in order."""
+    if size == 1:
+        return np.arange(bounds[-1])
+    parts = []
+    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+        chunk = (end - start) // (2 * size)
+        for index in (rank, 2 * size - 1 - rank):
+            parts.append(np.arange(start + index * chunk, start + (index + 1) * chunk))
+    return np.concatenate(parts)

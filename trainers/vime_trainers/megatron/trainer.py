@@ -1,0 +1,329 @@
+"""`MegatronTrainer`: one optimizer step per batch, with megatron-core's model, schedules and optimizer."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vime_agents.errors import ConfigError, NonFiniteError
+from vime_agents.trainer import Batch
+from vime_trainers.losses.token_loss import SUMS, token_loss
+from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
+from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.megatron.device import cpu_compat, device, has_cuda, init_process_group, install_cpu_shims
+from vime_trainers.megatron.families import read_model_shape
+from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs
+from vime_trainers.megatron.micro_batches import MicroBatch, Row, pack, plan, rows_of_samples, rows_of_tokens
+from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
+
+
+class MegatronTrainer:
+    """Implements `vime_agents.trainer.Trainer`; every rank makes one and calls the same methods.
+
+    The process group is the one that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe; without them the
+    trainer is alone. Every rank gets the whole batch and takes its own part of it.
+    """
+
+    def __init__(self, config: MegatronConfig) -> None:
+        self.config = config
+        self.shape = read_model_shape(config.hf_checkpoint)
+        self.version = 0
+        self.num_skipped = 0
+        install_cpu_shims()
+        with cpu_compat():
+            init_process_group()
+            _init_model_parallel(config)
+            self.model = build_model(config, self.shape)
+            load_hf_weights(self.model, config.hf_checkpoint, self.shape)
+            self.ddp = _wrap(config, self.model)
+            self.optimizer = get_megatron_optimizer(_optimizer_config(config), [self.ddp])
+        self.model.config.finalize_model_grads_func = _finalize_grads
+
+    # -------------------------------------------------------------------------------------------- update
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One optimizer step. An empty batch makes none, and is counted in `num_skipped_updates`.
+
+        Returns:
+            Metrics, the same on every rank; see `docs/training.md` for what each means.
+
+        Raises:
+            NonFiniteError: NaN or infinity in the loss or the gradient; the weights are as they were.
+            ConfigError: a row is longer than `max_tokens_per_gpu`.
+        """
+        if not batch.samples:
+            self.num_skipped += 1
+            return {
+                "num_skipped_updates": float(self.num_skipped),
+                "num_tokens": 0.0,
+                "num_trainable_tokens": 0.0,
+            }
+        started = time.perf_counter()
+        rows = rows_of_samples(batch.samples)
+        with cpu_compat():
+            micro_batches = self._micro_batches(rows)
+            totals = _Totals()
+            self.ddp.zero_grad_buffer()
+            self.optimizer.zero_grad()
+            run_micro_batches(
+                self.ddp,
+                micro_batches,
+                lambda micro, hidden: self._loss(micro, hidden, batch.temperature, totals),
+                forward_only=False,
+            )
+            sums, max_diff = totals.reduce()
+            computed = time.perf_counter()
+            self._refuse_non_finite(sums["loss"], "loss", rows, totals.bad_slots)
+            self.optimizer.prepare_grads()
+            norm = self.optimizer.get_grad_norm()
+            self._refuse_non_finite(norm, "gradient norm", rows, [])
+            self._set_learning_rate()
+            self.optimizer.step()
+        self.version += 1
+        done = time.perf_counter()
+        return _metrics(sums) | {
+            "grad_norm": float(norm),
+            "lr": self._learning_rate(self.version - 1),
+            "max_rollout_train_logprob_diff": max_diff,
+            "num_tokens": float(batch.num_tokens),
+            "num_trainable_tokens": float(batch.num_trainable),
+            "num_micro_batches": float(len(micro_batches)),
+            "num_skipped_updates": float(self.num_skipped),
+            "forward_backward_s": computed - started,
+            "optimizer_s": done - computed,
+            "tokens_per_s": batch.num_tokens / (done - started),
+        }
+
+    def _micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        config = self.config
+        cp_size = config.context_parallel_size
+        layout = plan(
+            rows,
+            max_tokens=config.max_tokens_per_gpu * cp_size,
+            num_ranks=parallel_state.get_data_parallel_world_size(),
+            align=2 * cp_size if cp_size > 1 else 1,
+        )
+        return [
+            pack(
+                [rows[i] for i in indices],
+                cp_rank=parallel_state.get_context_parallel_rank(),
+                cp_size=cp_size,
+                tp_size=config.tensor_model_parallel_size if config.sequence_parallel else 1,
+                device=device(),
+            )
+            for indices in layout[parallel_state.get_data_parallel_rank()]
+        ]
+
+    def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: _Totals) -> Tensor:
+        if not micro.selected.numel():
+            return hidden.float().sum() * 0.0  # still part of the graph: every rank runs the same backward
+        config = self.config
+        log_probs, entropy = selected_log_probs(
+            self.model,
+            config,
+            self.shape,
+            micro,
+            hidden,
+            temperature=temperature,
+            entropy_grad=config.loss.entropy_coef != 0,
+        )
+        rollout, advantages, weights = micro.values
+        result = token_loss(
+            config.loss,
+            log_probs=log_probs,
+            entropy=entropy,
+            rollout_log_probs=rollout,
+            advantages=advantages,
+            weights=weights,
+        )
+        totals.add(result.sums, result.max_abs_diff)
+        if not torch.isfinite(result.loss):
+            totals.bad_slots.extend(micro.slots[~torch.isfinite(log_probs)].tolist())
+        return result.loss
+
+    def _refuse_non_finite(self, value: float, what: str, rows: Sequence[Row], bad_slots: list[int]) -> None:
+        """All ranks see the same value, so all of them raise."""
+        if math.isfinite(value):
+            return
+        found: list[Any] = [None] * dist.get_world_size()
+        ends = np.cumsum([len(row.inputs) for row in rows])
+        dist.all_gather_object(found, sorted(set(np.searchsorted(ends, bad_slots, side="right").tolist())))
+        indices = sorted({i for part in found for i in part}) or list(range(len(rows)))
+        names = ", ".join(rows[i].id for i in indices[:8])
+        rest = f" and {len(indices) - 8} more" if len(indices) > 8 else ""
+        raise NonFiniteError(
+            f"update {self.version}: the {what} is {value}; samples {names}{rest}. The weights are unchanged. "
+            "A lower --lr or --clip-grad keeps an update from getting there; bad samples can be looked at by id"
+        )
+
+    def _learning_rate(self, update: int) -> float:
+        warmup = self.config.lr_warmup_updates
+        return self.config.lr * min(1.0, (update + 1) / warmup) if warmup else self.config.lr
+
+    def _set_learning_rate(self) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate(self.version)
+
+    # ----------------------------------------------------------------------------------- what others read
+
+    def logprobs(self, rows: Sequence[NDArray[np.int32]], *, temperature: float) -> list[NDArray[np.float32]]:
+        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN."""
+        table = rows_of_tokens(rows)
+        count = sum(len(row.inputs) for row in table)
+        flat = torch.zeros(count, dtype=torch.float32, device=device())
+
+        def store(micro: MicroBatch, hidden: Tensor) -> Tensor:
+            if micro.selected.numel():
+                found, _ = selected_log_probs(
+                    self.model, self.config, self.shape, micro, hidden, temperature=temperature
+                )
+                flat[micro.slots] = found
+            return hidden.new_zeros(())
+
+        if count:
+            with cpu_compat(), torch.no_grad():
+                run_micro_batches(self.ddp, self._micro_batches(table), store, forward_only=True)
+                _sum_over_ranks(flat)
+        values = flat.cpu().numpy()
+        nothing = np.full(1, np.nan, np.float32)
+        return [np.concatenate([nothing, values[r.offset : r.offset + len(r.inputs)]]) for r in table]
+
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, tensor), streaming; exhaust it on every rank before the next update."""
+        return export_hf_weights(self.model, self.shape, dtype)
+
+    def save(self, folder: Path) -> None:
+        """Write weights, optimizer, counters and random state into the empty folder.
+
+        Raises:
+            CheckpointError: the folder is missing or not empty, or cannot be written.
+        """
+        with cpu_compat():
+            counters = {"version": self.version, "num_skipped": self.num_skipped}
+            save_checkpoint(folder, self.model, self.optimizer, counters)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote; the parallel sizes may differ from those that it was saved with.
+
+        Raises:
+            CheckpointError: there is no complete checkpoint, or it is of another model or optimizer.
+        """
+        with cpu_compat():
+            counters = load_checkpoint(folder, self.model, self.optimizer)
+        self.version, self.num_skipped = counters["version"], counters["num_skipped"]
+
+    def close(self) -> None:
+        """Leave the process group."""
+        parallel_state.destroy_model_parallel()
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class _Totals:
+    """Sums over this rank's micro-batches, then over all ranks."""
+
+    def __init__(self) -> None:
+        where = device()
+        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=where)
+        self.max_diff = torch.zeros((), dtype=torch.float64, device=where)
+        self.bad_slots: list[int] = []
+
+    def add(self, sums: Tensor, max_diff: Tensor) -> None:
+        self.sums += sums
+        self.max_diff = torch.maximum(self.max_diff, max_diff.double())
+
+    def reduce(self) -> tuple[dict[str, float], float]:
+        """The sums by name and the largest difference: the same on every rank."""
+        _sum_over_ranks(self.sums)
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        dist.all_reduce(self.max_diff, op=dist.ReduceOp.MAX, group=group)
+        _from_last_stage(self.max_diff)
+        return dict(zip(SUMS, self.sums.tolist(), strict=True)), self.max_diff.item()
+
+
+def _sum_over_ranks(values: Tensor) -> None:
+    """Add up over data- and context-parallel ranks, and hand to the stages that compute no loss."""
+    dist.all_reduce(values, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
+    _from_last_stage(values)
+
+
+def _from_last_stage(values: Tensor) -> None:
+    group = parallel_state.get_pipeline_model_parallel_group()
+    if group.size() > 1:
+        dist.broadcast(values, src=parallel_state.get_pipeline_model_parallel_last_rank(), group=group)
+
+
+def _metrics(sums: dict[str, float]) -> dict[str, float]:
+    count = sums["count"]
+    return {
+        "loss": sums["loss"],
+        "pg_loss": sums["pg_loss"],
+        "entropy": sums["entropy"] / count,
+        "kl_k3": sums["kl_k3"] / count,
+        "mean_rollout_train_logprob_diff": sums["abs_diff"] / count,
+        "ratio_mean": sums["ratio"] / count,
+        "clip_fraction": sums["clipped"] / count,
+        "tis_clip_fraction": sums["tis_clipped"] / count,
+        "ess": sums["is_weight"] ** 2 / (count * sums["is_weight_squared"]),
+    }
+
+
+def _init_model_parallel(config: MegatronConfig) -> None:
+    world = dist.get_world_size()
+    if world % config.model_parallel_size:
+        raise ConfigError(
+            f"{world} ranks cannot hold whole replicas of tensor x pipeline x context parallel = "
+            f"{config.model_parallel_size} ranks: make the number of ranks a multiple of it"
+        )
+    parallel_state.initialize_model_parallel(
+        config.tensor_model_parallel_size,
+        config.pipeline_model_parallel_size,
+        context_parallel_size=config.context_parallel_size,
+    )
+    torch.manual_seed(config.seed)
+    # Without an accelerator there is no generator to track; nothing draws from it, since dropout is 0.
+    model_parallel_cuda_manual_seed(config.seed, inference_rng_tracker=not has_cuda())
+
+
+def _wrap(config: MegatronConfig, model: Any) -> Any:
+    settings = DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=config.use_distributed_optimizer
+    )
+    return DistributedDataParallel(model.config, settings, model)
+
+
+def _optimizer_config(config: MegatronConfig) -> OptimizerConfig:
+    return OptimizerConfig(
+        optimizer="adam",
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        adam_beta1=config.adam_beta1,
+        adam_beta2=config.adam_beta2,
+        adam_eps=config.adam_eps,
+        clip_grad=config.clip_grad,
+        bf16=config.bf16,
+        params_dtype=torch.bfloat16 if config.bf16 else torch.float32,
+        use_distributed_optimizer=config.use_distributed_optimizer,
+    )
+
+
+def _finalize_grads(model: list[Any], num_tokens: Tensor | None = None, **kwargs: Any) -> None:
+    """Reduce gradients over ranks, and divide by nothing: token weights contain the denominator."""
+    finalize_model_grads(model, None, **kwargs)
