@@ -30,7 +30,7 @@ def run(argv: Sequence[str]) -> int:
 
 def listing() -> str:
     """One line for each known environment."""
-    rows = [("ID", "TRAIN", "TEST", "TURNS", "TOOLS", "WHAT")]
+    rows: list[tuple[str, ...]] = [("ID", "TRAIN", "TEST", "TURNS", "TOOLS", "WHAT")]
     for name in sorted(registry.entry_points(ENVS_GROUP)):
         try:
             rows.append(_row(name, registry.env_class(name)))

@@ -117,7 +117,7 @@ def format_report(report: EvalReport) -> str:
         f"  episodes  {report.n}: {report.ok} ok, {report.truncated} truncated, {failed} failed"
         + (f" ({by_class})" if failed else ""),
         f"  stops     {', '.join(f'{count} {stop}' for stop, count in report.stops.items())}",
-        f"  cost      {tokens}{report.turns_mean:.2f} turns a episode, {report.duration_s:.1f} s",
+        f"  cost      {tokens}{report.turns_mean:.2f} turns an episode, {report.duration_s:.1f} s",
     ]
     lines += [f"  error     {kind}: {text[:300]}" for kind, text in report.error_examples.items()]
     return "\n".join(lines)

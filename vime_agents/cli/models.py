@@ -40,7 +40,7 @@ async def open_policy(config: EvalConfig) -> AsyncIterator[Policy]:
 
 def _without_server(model: str, kind: str, rest: str) -> Policy:
     if kind == "scripted" and rest in SCRIPTS:
-        return ScriptedPolicy(rest)  # type: ignore[arg-type]
+        return ScriptedPolicy(rest)
     if kind in ("http", "https"):
         url, _, name = model.partition("#")
         if not name:

@@ -107,7 +107,7 @@ class Tally:
         if episode.reward is not None:
             self.rewards.append(episode.reward)
             self.tasks.append(episode.task_id)
-        self.counters.update(episode.metrics)  # type: ignore[arg-type]
+        self.counters.update(episode.metrics)
         self.turns += sum(len(t.turns) for t in episode.trajectories)
         self.sampled_tokens += sum(t.num_sampled_tokens for t in episode.trajectories)
 

@@ -44,11 +44,11 @@ def mean_interval(values: Sequence[float], clusters: Sequence[Hashable]) -> Inte
         return Interval(mean=math.nan, low=math.nan, high=math.nan, method="clustered-t")
     mean = float(outcomes.mean())
     if np.isin(outcomes, (0.0, 1.0)).all():
-        low, high = wilson(mean, _effective_size(outcomes, clusters))
+        low, high = wilson(mean, _effective_size(outcomes.tolist(), clusters))
         return Interval(mean=mean, low=low, high=high, method="wilson")
     if num_clusters < 2:
         return Interval(mean=mean, low=math.nan, high=math.nan, method="clustered-t")
-    half = t_quantile_975(num_clusters - 1) * clustered_standard_error(outcomes, clusters)
+    half = t_quantile_975(num_clusters - 1) * clustered_standard_error(outcomes.tolist(), clusters)
     return Interval(mean=mean, low=mean - half, high=mean + half, method="clustered-t")
 
 
@@ -125,16 +125,16 @@ def _t_distribution(t: float, degrees: int) -> float:
     return 0.5 + sine * total / 2
 
 
-def _effective_size(outcomes: np.ndarray, clusters: Sequence[Hashable]) -> float:
+def _effective_size(outcomes: Sequence[float], clusters: Sequence[Hashable]) -> float:
     """Independent 0/1 episodes that would tell as much."""
-    num, num_clusters = outcomes.size, len(set(clusters))
-    share = float(outcomes.mean())
+    num, num_clusters = len(outcomes), len(set(clusters))
+    share = sum(outcomes) / num
     if num == num_clusters:
         return num
     if share in (0.0, 1.0) or num_clusters < 2:
         return num_clusters  # nothing shows how alike a task's episodes are: suppose they are copies
     independent = share * (1 - share) / num
-    inflation = clustered_standard_error(outcomes.tolist(), clusters) ** 2 / independent
+    inflation = clustered_standard_error(outcomes, clusters) ** 2 / independent
     return num / max(inflation, 1.0)
 
 

@@ -67,7 +67,7 @@ class ScriptedPolicy:
         if hook is None:
             raise ContractError(f"scripted:gold needs an environment with `gold`, got {type(env).__name__}")
         script = await hook() if inspect.iscoroutinefunction(hook) else await asyncio.to_thread(hook)
-        replies: Sequence[str | Message] = [script] if isinstance(script, (str, dict)) else script
+        replies: Sequence[Any] = [script] if isinstance(script, (str, dict)) else script
         if conversation.turn >= len(replies):
             raise ContractError(
                 f"{type(env).__name__}.gold() has {len(replies)} replies, but the episode goes on after them"
