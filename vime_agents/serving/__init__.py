@@ -1,1 +1,1 @@
-"""Start, reach and update vLLM engines: processes and HTTP, never `import vllm`."""
+"""Start vLLM servers and speak to them: processes and HTTP, no vLLM import."""

@@ -55,7 +55,8 @@ class EngineClient:
         self._model = model
         self._timeout_s = timeout_s
         self._max_connections = max_connections
-        self._session: aiohttp.ClientSession | None = None
+        self._sampling_session: aiohttp.ClientSession | None = None
+        self._control_session: aiohttp.ClientSession | None = None
         self._ids = map(
             "{}-{}".format, itertools.repeat(f"{os.getpid()}-{os.urandom(4).hex()}"), itertools.count()
         )
@@ -153,16 +154,22 @@ class EngineClient:
         """Close the connections."""
         if self._aborts:
             await asyncio.wait(self._aborts)
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        for session in (self._sampling_session, self._control_session):
+            if session is not None:
+                await session.close()
+        self._sampling_session = self._control_session = None
 
-    def _connected(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            # Shorter than the server's own keep-alive: a request never meets a connection being closed.
-            connector = aiohttp.TCPConnector(limit=self._max_connections, keepalive_timeout=4.0)
-            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        return self._session
+    def _session(self, path: str) -> aiohttp.ClientSession:
+        if path == _GENERATE:
+            if self._sampling_session is None:
+                # Shorter than the server's own keep-alive: a request never meets a closing connection.
+                self._sampling_session = _open(limit=self._max_connections, keepalive_timeout=4.0)
+            return self._sampling_session
+        if self._control_session is None:
+            # Each call on a connection of its own: after an error the server closes the connection, and a
+            # `resume` that was lost to that would leave the engine paused for ever.
+            self._control_session = _open(limit=self._max_connections, force_close=True)
+        return self._control_session
 
     async def _call(
         self,
@@ -173,10 +180,9 @@ class EngineClient:
         headers: Mapping[str, str] = _JSON,
         timeout_s: float | None = None,
     ) -> Any:
-        session = self._connected()
         timeout = aiohttp.ClientTimeout(total=self._timeout_s if timeout_s is None else timeout_s)
         try:
-            async with session.request(
+            async with self._session(path).request(
                 method, self.url + path, data=body, headers=headers, timeout=timeout
             ) as response:
                 raw = await response.read()
@@ -206,6 +212,12 @@ class EngineClient:
             await self._call("POST", "/inference/v1/abort_requests", body, timeout_s=5.0)
         except (EngineError, TimeoutError):
             return
+
+
+def _open(**connector: Any) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(**connector), cookie_jar=aiohttp.DummyCookieJar()
+    )
 
 
 def _dump(value: object) -> bytes:

@@ -1,1 +1,1 @@
-"""Weights from the trainer into running engines, proven by a probe."""
+"""New weights into running engines: write or broadcast, load, prove. Start reading at `publisher`."""

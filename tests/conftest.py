@@ -1,0 +1,31 @@
+"""Fixtures for every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3() -> Path:
+    """A random Qwen3 of under a million parameters, tied embeddings, with a tokenizer of its own."""
+    from vime_trainers.models.tiny import ensure_tiny_qwen3
+
+    return ensure_tiny_qwen3()
+
+
+@pytest.fixture(scope="session")
+def other_tiny_qwen3() -> Path:
+    """The same architecture and tokenizer with other weights."""
+    from vime_trainers.models.tiny import ensure_tiny_qwen3
+
+    return ensure_tiny_qwen3(seed=1)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct."""
+    from vime_trainers.models.smollm2 import ensure_smollm2
+
+    return ensure_smollm2()
