@@ -1,0 +1,95 @@
+"""Contradictions between settings, and agreement with the parts that the settings configure."""
+
+import dataclasses
+
+import pytest
+
+from vime_agents.config import TrainConfig
+from vime_agents.config.checks import ESTIMATORS
+from vime_agents.config.fields import options_of
+from vime_agents.errors import ConfigError
+from vime_agents.learning import advantages, aggregation
+from vime_trainers.losses.config import LossConfig
+from vime_trainers.megatron.config import MegatronConfig
+
+REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"n_samples_per_prompt": 1}, ["--n-samples-per-prompt", "at least 2", "got 1"]),
+        ({"advantage_estimator": "dr-grpo"}, ["--advantage-estimator", "'dr-grpo'", "'dr_grpo'"]),
+        (
+            {"advantage_estimator": "rloo", "disable_grpo_std_normalization": True},
+            ["--disable-grpo-std-normalization", "rloo"],
+        ),
+        (
+            {"tensor_model_parallel_size": 2, "context_parallel_size": 2, "actor_num_gpus_per_node": 6},
+            ["--tensor-model-parallel-size 2 * --context-parallel-size 2 = 4", "6 trainer ranks"],
+        ),
+        ({"sequence_parallel": True}, ["--sequence-parallel", "--tensor-model-parallel-size"]),
+        ({"vllm_router_ip": "h"}, ["--vllm-router-ip", "--vllm-router-port"]),
+        (
+            {"update_weight_transport": "nccl", "update_weight_disk_dir": "/x"},
+            ["--update-weight-disk-dir", "nccl"],
+        ),
+        ({"rollout_top_k": 0}, ["--rollout-top-k", "got 0"]),
+        (
+            {"rollout_max_response_len": 128, "rollout_max_context_len": 128},
+            ["--rollout-max-response-len 128", "--rollout-max-context-len 128"],
+        ),
+        (
+            {"max_tokens_per_gpu": 1000, "rollout_max_context_len": 2048},
+            ["--max-tokens-per-gpu 1000", "2048"],
+        ),
+        ({"label_key": "answer"}, ["--label-key", "--prompt-data"]),
+        ({"use_tis": True, "old_logprobs": "rollout"}, ["--use-tis", "--old-logprobs rollout"]),
+    ],
+)
+def test_a_contradiction_names_the_flags_and_their_values(settings, told):
+    with pytest.raises(ConfigError) as caught:
+        TrainConfig(**REQUIRED, **settings)
+    for part in told:
+        assert part in str(caught.value)
+
+
+def test_context_parallel_ranks_share_a_row_so_the_limit_counts_once_for_each():
+    shared = {"max_tokens_per_gpu": 1024, "rollout_max_context_len": 2048}
+    config = TrainConfig(**REQUIRED, **shared, context_parallel_size=2, actor_num_gpus_per_node=2)
+    assert config.data_parallel_size == 1
+
+
+def test_ranks_and_data_parallel_size_follow_from_the_layout():
+    config = TrainConfig(
+        **REQUIRED,
+        actor_num_nodes=2,
+        actor_num_gpus_per_node=8,
+        tensor_model_parallel_size=2,
+        pipeline_model_parallel_size=2,
+        context_parallel_size=2,
+    )
+    assert config.num_trainer_ranks == 16
+    assert config.data_parallel_size == 2
+
+
+def test_the_upper_clip_follows_the_lower_one_unless_given():
+    assert TrainConfig(**REQUIRED, eps_clip=0.3).upper_clip == 0.3
+    assert TrainConfig(**REQUIRED, eps_clip=0.3, eps_clip_high=0.0).upper_clip == 0.0
+
+
+def test_names_of_estimators_and_aggregations_are_those_of_learning():
+    assert sorted(ESTIMATORS) == sorted(advantages.ESTIMATORS)
+    assert options_of(TrainConfig)["loss_aggregation"].choices == aggregation.AGGREGATIONS
+
+
+def test_every_setting_of_the_trainer_and_its_loss_has_a_flag_with_the_same_default():
+    options = options_of(TrainConfig)
+    defaults = {f.name: f.default for f in dataclasses.fields(MegatronConfig) if f.name != "loss"}
+    defaults |= {f.name: f.default for f in dataclasses.fields(LossConfig)}
+    # `seed` is the run's; the two clips depend on a second flag.
+    differ = {"hf_checkpoint", "seed", "eps_clip_high", "tis_clip"}
+    assert sorted(set(defaults) - set(options)) == []
+    assert {n: options[n].default for n in defaults if n not in differ} == {
+        n: d for n, d in defaults.items() if n not in differ
+    }
