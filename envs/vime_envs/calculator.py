@@ -18,7 +18,7 @@ class Calculator(CalculatorTools, ToolEnv):
     """One question; the reward is 1 when the last number of the final reply is exactly right."""
 
     max_turns = 8
-    sandbox_spec = SandboxSpec(memory_mb=128, max_processes=8, max_file_mb=1)
+    sandbox_spec = SandboxSpec(memory_mb=128, max_processes=32, max_file_mb=1)
 
     def make_task(self, rng: np.random.Generator) -> Mapping[str, Any]:  # noqa: D102
         a, b, c = (int(n) for n in rng.integers(100, 1000, 3))

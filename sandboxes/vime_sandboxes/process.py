@@ -110,7 +110,8 @@ async def start(spec: SandboxSpec) -> BoxProcess:
         inner_pid = int(json.loads(info)["child-pid"])
         box.adopt(inner_pid)
         _limit(spec, box, inner_pid)
-        os.write(block_write, b"x")
+        with contextlib.suppress(BrokenPipeError):  # bubblewrap ended: the silent channel will tell
+            os.write(block_write, b"x")
     except BaseException:
         await asyncio.shield(box.end())
         raise
@@ -159,7 +160,7 @@ def _limit(spec: SandboxSpec, box: BoxProcess, inner_pid: int) -> None:
     box.group = limits.make_control_group(
         limits.group_name(), memory_mb=spec.memory_mb, max_processes=spec.max_processes
     )
-    with contextlib.suppress(ProcessLookupError):  # it ended already: the silent channel will tell
+    with contextlib.suppress(ProcessLookupError):  # likewise
         box.group.add(inner_pid)
     if "pids" not in box.group.controllers and box.uid is None and _kernel() < (5, 14):
         raise SandboxUnavailable(

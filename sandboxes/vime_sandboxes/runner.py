@@ -43,6 +43,7 @@ EXEC_VARIABLE = "VIME_EXEC"
 """Set for every command, so that processes which left its session can still be found."""
 OPEN_FILES = 1024
 _DRAIN_LIMIT = 1 << 20
+_KILL_TIMEOUT_S = 5.0
 _PR_SET_DUMPABLE = 4
 
 
@@ -328,21 +329,31 @@ def _require_regular(fd: int) -> None:
 
 
 def kill_tree(command: Command) -> None:
-    """Kill a command and everything it started, whatever session or parent that has by now.
+    """Kill a command and everything it started, whatever session or parent that has by now, and see it dead.
 
     Everything is stopped before anything is killed: at its process limit a fork bomb can only replace what
     dies, and what is stopped neither dies nor forks.
     """
     seen: set[int] = set()
-    for _ in range(100):
-        new = tree(command) - seen
-        if not new:
-            break
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        new = {pid for pid in tree(command) - seen if _runs(pid)}
         _signal_all(new, _signal.SIGSTOP)
         seen |= new
-    else:
-        seen = {-1}  # hopeless: all but process 1
-    _signal_all(seen, _signal.SIGKILL)
+        if new:
+            continue
+        if not any(_runs(pid) for pid in seen):
+            return
+        _signal_all(seen, _signal.SIGKILL)
+        time.sleep(0.001)
+    _signal_all({-1}, _signal.SIGKILL)  # hopeless: all but process 1
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
 
 
 def tree(command: Command) -> set[int]:

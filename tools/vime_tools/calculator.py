@@ -34,20 +34,24 @@ class CalculatorTools:
         Args:
             expression: numbers, parentheses and the operators + - * / // % **, for example (12 + 3) * 4.
         """
-        # More than the evaluator accepts need not travel.
-        text = expression[: arithmetic.MAX_CHARACTERS + 1]
+        if len(expression) > arithmetic.MAX_CHARACTERS:  # need not travel
+            raise ToolError(
+                f"the expression has {len(expression)} characters, at most {arithmetic.MAX_CHARACTERS}"
+            )
         box = await self.sandbox()
         result = await box.exec(
             ["python3", "-IS", "-c", _program()],
-            stdin=text.encode("utf-8", "replace"),
+            stdin=expression.encode("utf-8", "replace"),
             timeout_s=self.calculator_timeout_s,
             max_output=1 << 14,
         )
         if result.exit_code == arithmetic.BAD_EXPRESSION:
             raise ToolError(result.stderr.decode("utf-8", "replace"))
+        if result.timed_out:
+            raise ToolError(f"the expression took longer than {self.calculator_timeout_s:g} s")
         if not result.ok:
-            limit = f"in {self.calculator_timeout_s:g} s" if result.timed_out else "in the memory there is"
-            raise ToolError(f"the expression cannot be evaluated {limit}")
+            reason = result.stderr.decode("utf-8", "replace")[-500:] or f"signal {result.signal}"
+            raise ToolError(f"the calculator failed: {reason}")
         return result.text
 
 

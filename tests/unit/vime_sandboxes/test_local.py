@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from vime_agents.errors import (
+    ConfigError,
+    ContractError,
+    SandboxDead,
+    SandboxError,
+    SandboxPermissionError,
+    SandboxTimeout,
+    SandboxUnavailable,
+)
+from vime_agents.sandbox import SandboxSpec
+from vime_sandboxes import limits, local, process, profile, runner
+from vime_sandboxes.local import LocalSandboxProvider
+
+
+@pytest.fixture
+async def provider():
+    made = LocalSandboxProvider()
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def sandbox(provider: LocalSandboxProvider):
+    return await provider.create(SandboxSpec(memory_mb=128))
+
+
+def children() -> list[str]:
+    """Direct children of this process, zombies included, as 'name state'."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+        if int(rest[1]) == os.getpid():
+            found.append(f"{name} {rest[0]}")
+    return sorted(found)
+
+
+def groups() -> list[Path]:
+    return sorted(Path("/sys/fs/cgroup").glob(f"**/{limits.PREFIX}-{os.getpid()}-*"))
+
+
+async def test_create_and_close_leave_no_process_no_descriptor_no_thread_and_no_group(provider) -> None:
+    async def cycle() -> None:
+        sandbox = await provider.create(SandboxSpec())
+        assert (await sandbox.exec(["true"])).ok
+        await sandbox.close()
+
+    await cycle()  # starts the input/output thread, and what else is made once
+    before = (len(os.listdir("/proc/self/fd")), threading.active_count(), children())
+    for _ in range(10):
+        await asyncio.gather(*(cycle() for _ in range(5)))
+    assert (len(os.listdir("/proc/self/fd")), threading.active_count(), children()) == before
+    assert groups() == []
+
+
+async def test_failed_creation_leaves_nothing(provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    await (await provider.create(SandboxSpec())).close()
+    before = (len(os.listdir("/proc/self/fd")), children())
+    monkeypatch.setattr(process, "_runner_source", lambda: b"raise SystemExit('no runner today')")
+    with pytest.raises(SandboxUnavailable, match="no runner today"):
+        await provider.create(SandboxSpec())
+    monkeypatch.setattr(profile, "RUNNER_PATH", "/proc/not/there")
+    with pytest.raises(SandboxUnavailable, match=r"did not start.*user namespaces"):
+        await provider.create(SandboxSpec())
+    monkeypatch.undo()
+    with pytest.raises(SandboxError):
+        await provider.create(SandboxSpec(files={"/usr/forbidden": "x"}))
+    assert (len(os.listdir("/proc/self/fd")), children()) == before
+    assert groups() == []
+
+
+async def test_cancelled_creation_leaves_nothing(provider) -> None:
+    await (await provider.create(SandboxSpec())).close()
+    before = (len(os.listdir("/proc/self/fd")), children())
+    for delay_s in (0.0, 0.005, 0.02, 0.04):
+        task = asyncio.create_task(provider.create(SandboxSpec()))
+        await asyncio.sleep(delay_s)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    async with asyncio.timeout(20):
+        while (len(os.listdir("/proc/self/fd")), children()) != before:
+            await asyncio.sleep(0.01)
+
+
+async def test_cancelled_close_goes_on(provider, sandbox) -> None:
+    task = asyncio.create_task(sandbox.close())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await sandbox.close()
+    assert children() == []
+
+
+async def test_killed_runner_is_a_dead_sandbox_and_never_a_result(sandbox) -> None:
+    running = asyncio.create_task(sandbox.exec(["sleep", "600"], timeout_s=600))
+    await sandbox.exec(["true"])
+    sandbox._box.kill()
+    with pytest.raises(SandboxDead, match=f"{sandbox.id} is gone: it was killed"):
+        await running
+    with pytest.raises(SandboxDead):
+        await sandbox.exec(["true"])
+    assert not await sandbox.alive()
+    await sandbox.close()
+    assert children() == []
+
+
+async def test_commands_cannot_kill_or_read_the_runner(sandbox) -> None:
+    script = (
+        "kill -9 1; kill -STOP 1; kill -INT 1; kill -TERM 1; "
+        "cat /proc/1/environ /proc/1/mem /proc/1/fd/0; ls /proc/1/fd"
+    )
+    result = await sandbox.exec(["sh", "-c", script])
+    assert result.stdout == b""
+    assert result.stderr.count(b"Permission denied") == 4
+    assert await sandbox.alive()
+
+
+async def test_commands_inherit_no_descriptor(sandbox) -> None:
+    result = await sandbox.exec(["sh", "-c", "ls -l /proc/$$/fd"])
+    links = [line.split(" -> ")[1] for line in result.text.splitlines() if " -> " in line]
+    assert len(links) == 3
+    assert "memfd:stdin" in links[0]
+    assert all(link.startswith("pipe:") for link in links[1:])
+
+
+async def test_orphans_are_reaped(sandbox) -> None:
+    await sandbox.exec(["sh", "-c", "for i in 1 2 3 4 5; do (setsid true &) ; done; sleep 0.2"])
+    states = await sandbox.exec(["sh", "-c", "cat /proc/[0-9]*/stat | grep -c ' Z ' || true"])
+    assert states.text.strip() == "0"
+
+
+async def test_oom_kill_is_named(sandbox) -> None:
+    if "memory" not in sandbox.enforced:
+        pytest.fail("this machine lets us make no memory control group: the test cannot tell")
+    # Written memory of many processes: no single one is above its own limit.
+    program = (
+        "import os\n"
+        "for _ in range(4):\n"
+        "    if os.fork() == 0: break\n"
+        "keep = bytearray(b'x') * (60 << 20)\n"
+        "import time; time.sleep(600)\n"
+    )
+    result = await sandbox.exec(["python3", "-IS", "-c", program], timeout_s=5)
+    assert result.oom_killed or result.timed_out  # the kernel picks one of five
+    result = await sandbox.exec(
+        ["sh", "-c", "head -c 60m /dev/zero > /tmp/a; head -c 60m /dev/zero > b; true"]
+    )
+    assert await sandbox.alive()
+
+
+async def test_too_many_arguments_and_a_nul_are_results(sandbox) -> None:
+    long = await sandbox.exec(["true", "x" * (1 << 18)])
+    assert (long.exit_code, long.stdout) == (126, b"")
+    assert b"Argument list too long" in long.stderr
+    nul = await sandbox.exec(["true", "a\0b"])
+    assert nul.exit_code == 126
+    assert b"null byte" in nul.stderr
+
+
+async def test_pipes_devices_folders_and_foreign_files_are_refused_without_blocking(sandbox) -> None:
+    await sandbox.exec(["mkfifo", "fifo"])
+    for path in ("fifo", "/dev/zero", "/tmp", "a\0b"):
+        with pytest.raises(SandboxError, match="in the sandbox"):
+            await sandbox.read(path)
+    for path in ("fifo", "/dev/null", "/tmp"):
+        with pytest.raises(SandboxError, match="in the sandbox"):
+            await sandbox.write(path, b"x")
+    for path in ("/usr/x", "/etc/passwd"):
+        with pytest.raises(SandboxPermissionError):
+            await sandbox.write(path, b"x")
+    await sandbox.exec(["chmod", "000", "/work"])
+    with pytest.raises(SandboxPermissionError):
+        await sandbox.read("/work/secret")
+    with pytest.raises(SandboxPermissionError):
+        await sandbox.exec(["/etc/passwd"], cwd="/")
+
+
+async def test_filling_the_working_directory_is_an_error_of_the_writer_only(sandbox) -> None:
+    result = await sandbox.exec(["sh", "-c", "for i in 1 2 3; do head -c 60m /dev/zero > f$i; done; true"])
+    assert b"No space left" in result.stderr
+    with pytest.raises(SandboxError, match="No space left"):
+        await sandbox.write("g", b"x" * (1 << 20))
+    await sandbox.exec(["rm", "f1", "f2", "f3"])
+    await sandbox.write("g", b"x" * (1 << 20))
+
+
+@pytest.mark.parametrize("command", [[], "true"])
+async def test_a_command_is_a_list(sandbox, command) -> None:
+    with pytest.raises(ContractError, match="non-empty list"):
+        await sandbox.exec(command)
+
+
+async def test_large_stdin_arrives_and_too_large_is_refused(sandbox) -> None:
+    data = os.urandom(local.MAX_STDIN_BYTES)
+    result = await sandbox.exec(["sha256sum"], stdin=data)
+    assert result.text.split()[0] == __import__("hashlib").sha256(data).hexdigest()
+    with pytest.raises(ContractError, match="write a file instead"):
+        await sandbox.exec(["cat"], stdin=data + b"x")
+
+
+async def test_a_silent_runner_is_a_timeout_and_then_dead(sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = int(Path(f"/proc/{sandbox._box.pid}/task/{sandbox._box.pid}/children").read_text())
+    os.kill(inner, signal.SIGSTOP)
+    monkeypatch.setattr(local, "ANSWER_TIMEOUT_S", 0.2)
+    with pytest.raises(SandboxTimeout, match="did not answer"):
+        await sandbox.exec(["true"], timeout_s=0.1)
+    with pytest.raises(SandboxDead):
+        await sandbox.exec(["true"])
+    assert children() == []
+
+
+async def test_a_runner_that_lies_about_lengths_is_dead(sandbox) -> None:
+    connection = sandbox._connection
+    huge = runner.HEADER.pack(1 << 31, 1, runner.DONE)
+
+    async def listen() -> None:
+        reader = asyncio.StreamReader()
+        reader.feed_data(huge)
+        await connection._listen(reader)
+
+    await local.on_io_thread(listen())
+    with pytest.raises(SandboxDead, match="broke the protocol: a frame of 2147483648 bytes"):
+        await sandbox.exec(["true"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        (SandboxSpec(image="python:3.12"), SandboxUnavailable, "runs no images"),
+        (SandboxSpec(memory_mb=1), ConfigError, "memory_mb must be at least 32, got 1"),
+        (SandboxSpec(max_processes=0), ConfigError, "max_processes must be positive, got 0"),
+        (SandboxSpec(ttl_s=-1), ConfigError, "ttl_s must be positive"),
+        (SandboxSpec(env={"A=B": "x"}), ConfigError, "'A=B'"),
+    ],
+)
+async def test_a_spec_that_cannot_hold_is_refused(provider, spec, error, message) -> None:
+    with pytest.raises(error, match=message):
+        await provider.create(spec)
+
+
+async def test_network_is_shared_only_when_asked(provider) -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    sandbox = await provider.create(SandboxSpec(network=True))
+    program = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5); print('reached')"
+    result = await sandbox.exec(["python3", "-IS", "-c", program])
+    server.close()
+    await server.wait_closed()
+    assert result.text == "reached\n"
+    assert "network" not in sandbox.enforced
+
+
+async def test_sixteen_at_once_all_work(provider) -> None:
+    async def one(number: int) -> str:
+        sandbox = await provider.create(SandboxSpec(env={"N": str(number)}))
+        return (await sandbox.exec(["sh", "-c", "echo $N"])).text.strip()
+
+    assert await asyncio.gather(*map(one, range(16))) == [str(n) for n in range(16)]
+
+
+_OWNER = """
+import asyncio, sys
+from vime_agents.sandbox import SandboxSpec
+from vime_sandboxes.local import LocalSandboxProvider
+async def main():
+    sandbox = await LocalSandboxProvider().create(SandboxSpec())
+    await sandbox.exec(["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 &"])
+    print(sandbox._box.pid, sandbox._box.uid, flush=True)
+    await sandbox.exec(["sleep", "600"], timeout_s=600)
+asyncio.run(main())
+"""
+
+
+def processes_of(outer: int) -> set[int]:
+    """A process and its descendants."""
+    found = {outer}
+    for pid in list(found):
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, task.read_text().split()):
+                found |= processes_of(child)
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_an_owner_that_is_killed(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _OWNER], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        outer = int(owner.stdout.readline().split()[0])
+        inside = processes_of(outer)
+        assert len(inside) >= 3  # bubblewrap, runner, the commands
+        owner.send_signal(number)
+        owner.wait()
+    deadline = 200
+    while deadline and any(alive(pid) for pid in inside):
+        deadline -= 1
+        threading.Event().wait(0.05)
+    assert [pid for pid in inside if alive(pid)] == []
+    limits.remove_orphans()
+    assert sorted(Path("/sys/fs/cgroup").glob(f"**/{limits.PREFIX}-{owner.pid}-*")) == []
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
