@@ -1,0 +1,82 @@
+"""Joins a Ray cluster, or starts one on this machine that ends with this process."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ray
+
+from vime_agents.errors import ConfigError, ServingError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a run asks of the cluster."""
+
+    num_trainer_ranks: int
+    num_engines: int
+    num_gpus_per_engine: int
+
+    def num_cpus(self) -> int:
+        """One for each trainer rank and engine, one for the runners."""
+        return self.num_trainer_ranks + self.num_engines + 1
+
+    def num_gpus(self) -> int:
+        """Accelerators of all trainer ranks and engines together."""
+        return self.num_trainer_ranks + self.num_engines * self.num_gpus_per_engine
+
+
+@contextlib.contextmanager
+def ray_cluster(address: str | None, needs: Needs) -> Iterator[bool]:
+    """Yields whether the cluster has accelerators for the whole run.
+
+    On one machine without an address the CPUs are declared as needed: there the processes take turns. On a
+    cluster that was joined, what does not fit is an error now rather than a wait for ever.
+
+    Raises:
+        ConfigError: the cluster cannot be reached, or is too small. ServingError: Ray does not start.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray otherwise counts an actor's memory against a share of the machine that engines need.
+    os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
+    # Future behaviour of Ray, asked for now so that it does not warn.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    _start(address, needs)
+    try:
+        yield _check_resources(address, needs)
+    finally:
+        ray.shutdown()
+
+
+def _start(address: str | None, needs: Needs) -> None:
+    options = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address is None:
+            ray.init(num_cpus=max(os.cpu_count() or 1, needs.num_cpus()), include_dashboard=False, **options)
+        else:
+            ray.init(address=address, **options)
+    except (ConnectionError, ValueError) as error:
+        raise ConfigError(f"--ray-address {address}: {error}") from error
+    except RuntimeError as error:
+        raise ServingError(f"Ray does not start: {error}") from error
+
+
+def _check_resources(address: str | None, needs: Needs) -> bool:
+    resources = ray.cluster_resources()
+    num_gpus = int(resources.get("GPU", 0))
+    if 0 < num_gpus < needs.num_gpus():
+        raise ConfigError(
+            f"the run needs {needs.num_gpus()} accelerators ({needs.num_trainer_ranks} trainer ranks, "
+            f"{needs.num_engines} engines of {needs.num_gpus_per_engine}), the cluster has {num_gpus}; lower "
+            "--actor-num-gpus-per-node, --rollout-num-engines or --rollout-num-gpus-per-engine"
+        )
+    if resources.get("CPU", 0) < needs.num_cpus():
+        raise ConfigError(
+            f"--ray-address {address}: the run needs {needs.num_cpus()} CPUs, the cluster has "
+            f"{resources.get('CPU', 0):.0f}"
+        )
+    return num_gpus > 0

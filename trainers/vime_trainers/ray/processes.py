@@ -1,0 +1,244 @@
+"""Starts the processes of a training run under Ray, and ends every one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from vime_agents.config.train import TrainConfig
+from vime_agents.episode import Episode
+from vime_agents.errors import ServingError, VimeAgentsError
+from vime_agents.policy import Sampling
+from vime_agents.rollout.limits import Limits
+from vime_agents.rollout.play import EpisodeRequest
+from vime_agents.serving.engine_client import EngineClient
+from vime_agents.serving.hf_folder import HFModelInfo
+from vime_agents.serving.vllm_server import VllmServerConfig
+from vime_trainers.losses.config import LossConfig
+from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.ray.engine_actor import create_engine
+from vime_trainers.ray.rollout_actor import RolloutConfig, create_player
+from vime_trainers.ray.trainer_group import TrainerGroup
+from vime_trainers.sync.probe import probe_tokens
+from vime_trainers.sync.publisher import WeightPublisher
+
+_STOP_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Processes:
+    """Everything that a run has running."""
+
+    trainer: TrainerGroup
+    engines: list[Any]
+    """Ray handles of EngineActor; empty when the run uses engines of somebody else's."""
+    players: list[Any]
+    """Ray handles of RolloutActor, one for each engine."""
+    publisher: WeightPublisher
+    probe: tuple[int, ...]
+    weights_dir: Path
+    """Where weight files go on their way to the engines."""
+    startup_s: dict[str, float] = field(default_factory=dict)
+
+    async def play(
+        self,
+        requests: Sequence[EpisodeRequest],
+        *,
+        split: str,
+        sampling: Sampling,
+        on_episode: Callable[[Episode], None],
+    ) -> None:
+        """Play all requests over all players; a group stays with one engine.
+
+        Raises:
+            ServingError: an engine died; finished episodes were handed to `on_episode` before.
+        """
+        shares: list[list[EpisodeRequest]] = [[] for _ in self.players]
+        groups = {group: n for n, group in enumerate(dict.fromkeys(r.group_id for r in requests))}
+        for request in requests:
+            shares[groups[request.group_id] % len(shares)].append(request)
+
+        async def drain(player: Any, share: list[EpisodeRequest]) -> None:
+            stream = player.play.options(num_returns="streaming").remote(share, split, sampling)
+            async for reference in stream:
+                on_episode(await reference)
+
+        work = [asyncio.ensure_future(drain(p, s)) for p, s in zip(self.players, shares, strict=True) if s]
+        watch = asyncio.ensure_future(self._watch_engines())
+        try:
+            await _first_failure(work, watch)
+        finally:
+            for task in (*work, watch):
+                task.cancel()
+            await asyncio.gather(*work, watch, return_exceptions=True)
+
+    async def _watch_engines(self, every_s: float = 1.0) -> None:
+        """Never returns; raises when an engine died."""
+        while True:
+            for engine in self.engines:
+                reason = await engine.death.remote()
+                if reason is not None:
+                    raise ServingError(f"a vLLM engine died during the run: {reason}")
+            await asyncio.sleep(every_s)
+
+
+async def _first_failure(work: Sequence[asyncio.Future[None]], watch: asyncio.Future[None]) -> None:
+    """Wait for all of `work`, or for the first that raises; `watch` only ever raises."""
+    pending = {*work, watch}
+    while pending != {watch} or watch.done():
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+
+@contextlib.asynccontextmanager
+async def start_processes(
+    config: TrainConfig, model: HFModelInfo, *, gpus: bool, logs: Path
+) -> AsyncIterator[Processes]:
+    """Start trainer, engines and players (at the same time), and stop them whatever happens."""
+    async with contextlib.AsyncExitStack() as stack:
+        weights_dir = _weights_dir(config)
+        stack.callback(shutil.rmtree, weights_dir, ignore_errors=True)
+        trainer, (engines, urls, engine_s) = await _both(
+            asyncio.to_thread(_start_trainer, config, gpus),
+            _start_engines(config, gpus=gpus, logs=logs, stack=stack),
+            stack,
+        )
+        players = [create_player(_rollout_config(config), url) for url in urls]
+        clients = [EngineClient(url) for url in urls]
+        for client in clients:
+            stack.push_async_callback(client.aclose)
+        probe = probe_tokens(model.vocab_size)
+        yield Processes(
+            trainer=trainer,
+            engines=engines,
+            players=players,
+            publisher=WeightPublisher(clients, probe_tokens=probe, tolerance=config.sync_probe_tolerance),
+            probe=probe,
+            weights_dir=weights_dir,
+            startup_s={"engines": engine_s},
+        )
+
+
+async def _both(
+    trainer: Awaitable[TrainerGroup],
+    engines: Awaitable[tuple[list[Any], list[str], float]],
+    stack: contextlib.AsyncExitStack,
+) -> tuple[TrainerGroup, tuple[list[Any], list[str], float]]:
+    """Await both; when one fails the other is still awaited, so that nothing is left half-started."""
+    results = await asyncio.gather(trainer, engines, return_exceptions=True)
+    if isinstance(results[0], TrainerGroup):
+        stack.callback(results[0].shutdown)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise _unwrapped(result)
+    return results  # type: ignore[return-value]
+
+
+def _start_trainer(config: TrainConfig, gpus: bool) -> TrainerGroup:
+    return TrainerGroup(
+        megatron_config(config),
+        num_ranks=config.num_trainer_ranks,
+        num_cpus_per_rank=1,
+        num_gpus_per_rank=1 if gpus else 0,
+    )
+
+
+async def _start_engines(
+    config: TrainConfig, *, gpus: bool, logs: Path, stack: contextlib.AsyncExitStack
+) -> tuple[list[Any], list[str], float]:
+    if config.vllm_router_ip is not None:
+        return [], [f"http://{config.vllm_router_ip}:{config.vllm_router_port}"], 0.0
+    engines = [
+        create_engine(
+            engine_config(config, log_path=logs / f"vllm-{n}.log"),
+            num_gpus=config.rollout_num_gpus_per_engine if gpus else 0,
+        )
+        for n in range(config.rollout_num_engines)
+    ]
+    stack.push_async_callback(_stop_engines, engines)
+    started = await asyncio.gather(*(e.start.remote() for e in engines), return_exceptions=True)
+    for result in started:
+        if isinstance(result, BaseException):
+            raise result
+    return engines, [url for url, _ in started], max(seconds for _, seconds in started)
+
+
+async def _stop_engines(engines: Sequence[Any]) -> None:
+    stops = [engine.stop.remote() for engine in engines]
+    try:
+        async with asyncio.timeout(_STOP_S):
+            await asyncio.gather(*stops, return_exceptions=True)
+    except TimeoutError:
+        # Killing the actor closes the pipe that the server's supervisor watches: it ends the server.
+        for engine in engines:
+            ray.kill(engine)
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """The error that an actor raised, instead of Ray's wrapper with a remote traceback."""
+    cause = getattr(error, "cause", None)
+    return cause if isinstance(cause, VimeAgentsError) else error
+
+
+def _weights_dir(config: TrainConfig) -> Path:
+    parent = Path(config.update_weight_disk_dir or "/dev/shm")
+    if config.update_weight_disk_dir is None and not parent.is_dir():
+        parent = Path(tempfile.gettempdir())
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="vime-weights-", dir=parent))
+
+
+def megatron_config(config: TrainConfig) -> MegatronConfig:
+    """The trainer's part of the config; the loss has its own names."""
+    loss = LossConfig(
+        policy_loss=config.policy_loss,
+        old_logprobs=config.old_logprobs,
+        eps_clip=config.eps_clip,
+        eps_clip_high=config.upper_clip,
+        dual_clip=config.dual_clip,
+        tis_clip=config.tis_clip if config.use_tis else None,
+        entropy_coef=config.entropy_coef,
+        kl_coef=config.kl_coef,
+        kl_estimator=config.kl_estimator,
+    )
+    shared = set(MegatronConfig.__dataclass_fields__) - {"loss"}
+    return MegatronConfig(loss=loss, **{name: getattr(config, name) for name in shared})
+
+
+def engine_config(config: TrainConfig, *, log_path: Path) -> VllmServerConfig:
+    """How to start one engine."""
+    parallel = ("--tensor-parallel-size", str(config.rollout_num_gpus_per_engine))
+    return VllmServerConfig(
+        model=Path(config.hf_checkpoint).expanduser(),
+        max_model_len=config.rollout_max_context_len,
+        seed=config.seed,
+        extra_args=(*(parallel if config.rollout_num_gpus_per_engine > 1 else ()), *config.vllm_argv),
+        log_path=log_path.resolve(),
+    )
+
+
+def _rollout_config(config: TrainConfig) -> RolloutConfig:
+    return RolloutConfig(
+        env_id=config.env,
+        task_seed=config.seed,
+        hf_checkpoint=str(Path(config.hf_checkpoint).expanduser()),
+        renderer=config.renderer,
+        max_context_tokens=config.rollout_max_context_len,
+        concurrency=config.rollout_concurrency,
+        limits=Limits(
+            episode_s=config.episode_timeout,
+            generation_s=config.turn_timeout,
+            env_s=config.turn_timeout,
+        ),
+        max_retries=config.max_retries,
+        generate_path=config.custom_generate_function_path,
+    )

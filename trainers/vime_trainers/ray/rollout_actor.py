@@ -1,0 +1,78 @@
+"""A Ray actor that plays episodes against one engine, and streams them back as they finish."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import ray
+
+from vime_agents import registry
+from vime_agents.episode import Episode
+from vime_agents.evaluation.evaluate import env_maker
+from vime_agents.policies.tokens import TokenPolicy
+from vime_agents.policy import Sampling
+from vime_agents.rendering.load import make_renderer
+from vime_agents.rollout.limits import Limits
+from vime_agents.rollout.play import EpisodeRequest, play_to_the_end
+from vime_agents.rollout.runner import Runner
+from vime_agents.serving.engine_client import EngineClient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutConfig:
+    """What every rollout of a run has in common."""
+
+    env_id: str
+    task_seed: int
+    hf_checkpoint: str
+    renderer: str
+    max_context_tokens: int
+    concurrency: int
+    limits: Limits
+    max_retries: int
+    generate_path: str | None = None
+    """`module:function` that plays an episode; None: the turn loop."""
+
+
+class RolloutActor:
+    """One engine's player. Any number of them, on any node with a CPU."""
+
+    def __init__(self, config: RolloutConfig, engine_url: str) -> None:
+        self.config = config
+        prompt_style = registry.env_class(config.env_id).prompt_style
+        renderer = make_renderer(config.hf_checkpoint, prompt_style=prompt_style, renderer=config.renderer)
+        self.policy = TokenPolicy(
+            EngineClient(engine_url), renderer, max_context_tokens=config.max_context_tokens
+        )
+        self.generate = play_to_the_end
+        if config.generate_path is not None:
+            self.generate = registry.load_object(config.generate_path, "--custom-generate-function-path")
+
+    async def play(
+        self, requests: Sequence[EpisodeRequest], split: str, sampling: Sampling
+    ) -> AsyncIterator[Episode]:
+        """Play every request; episodes in the order in which they finish."""
+        config = self.config
+        runner = Runner(
+            env_maker(config.env_id, split=split, seed=config.task_seed),
+            self.policy,
+            env_id=config.env_id,
+            sampling=sampling,
+            concurrency=min(config.concurrency, max(len(requests), 1)),
+            limits=config.limits,
+            max_retries=config.max_retries,
+            generate=self.generate,
+        )
+        async for episode in runner.run(requests):
+            yield episode
+
+    async def close(self) -> None:
+        """Release connections."""
+        await self.policy.aclose()
+
+
+def create_player(config: RolloutConfig, engine_url: str) -> ray.actor.ActorHandle:
+    """A rollout actor for one engine."""
+    # Players wait far more than they compute: several share the CPU set aside for them.
+    return ray.remote(RolloutActor).options(num_cpus=0.01, max_concurrency=8).remote(config, engine_url)

@@ -1,0 +1,59 @@
+"""Which episodes a rollout plays: a pure function of the config and the rollout's number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from vime_agents.config.train import TrainConfig
+from vime_agents.evaluation.evaluate import env_maker
+from vime_agents.rollout.play import EpisodeRequest
+from vime_agents.task import ListTaskSet, Task, TaskSet, load_jsonl, shuffled_indices
+
+
+def training_tasks(config: TrainConfig) -> TaskSet:
+    """The env's own tasks of the split `train`, or the rows of `--prompt-data`.
+
+    Raises:
+        UnknownIdError: no such env. ConfigError, DatasetError: no tasks, or a bad row.
+    """
+    if config.prompt_data is None:
+        env = env_maker(config.env, split="train", seed=config.seed)()
+        try:
+            return env.task_set()
+        finally:
+            env.close()
+    required = [key for key in (config.input_key, config.label_key) if key is not None]
+    rows = load_jsonl(config.prompt_data, required=required)
+    tasks = [_with_named_fields(rows[i], config) for i in range(len(rows))]
+    return ListTaskSet(tasks, name=rows.name, split="train")
+
+
+def rollout_requests(config: TrainConfig, tasks: TaskSet, rollout: int) -> Iterator[EpisodeRequest]:
+    """The episodes of one rollout, group by group. A resumed run gets the same ones."""
+    start = rollout * config.rollout_batch_size
+    order = shuffled_indices(len(tasks), seed=config.seed, start=start)
+    for place, index in enumerate(islice(order, config.rollout_batch_size)):
+        task = tasks[index]
+        group_id = f"r{rollout:06d}-{place:04d}-{task.id}"
+        for sample in range(config.n_samples_per_prompt):
+            yield EpisodeRequest(
+                task=task,
+                group_id=group_id,
+                episode_id=f"{group_id}-{sample}",
+                seed=_seed(config.rollout_seed, rollout, place, sample),
+            )
+
+
+def _with_named_fields(task: Task, config: TrainConfig) -> Task:
+    inputs = dict(task.inputs)
+    inputs["prompt"] = inputs[config.input_key]
+    if config.label_key is not None:
+        inputs["label"] = inputs[config.label_key]
+    return Task(id=task.id, inputs=inputs, split=task.split, metadata=task.metadata)
+
+
+def _seed(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])

@@ -1,0 +1,275 @@
+"""The training loop: rollout -> batch -> update -> weight sync, again and again; readable top to bottom.
+
+Synchronous: a rollout is played by the weights of the update before it, so every token is on-policy and its
+weight version is the number of updates done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vime_agents.config.train import TrainConfig
+from vime_agents.episode import Episode
+from vime_agents.errors import TrainerError
+from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
+from vime_agents.evaluation.report import Tally
+from vime_agents.learning.advantages import dr_grpo, get_estimator
+from vime_agents.learning.samples import build_batch
+from vime_agents.policy import Sampling
+from vime_agents.serving.hf_folder import HFModelInfo, check_hf_folder
+from vime_agents.storage.run_directory import RunDirectory
+from vime_agents.task import Task, TaskSet
+from vime_trainers.ray.cluster import Needs, ray_cluster
+from vime_trainers.ray.curve import plot_curve
+from vime_trainers.ray.hf_export import save_hf_folder
+from vime_trainers.ray.processes import Processes, start_processes
+from vime_trainers.ray.progress import TrainProgress
+from vime_trainers.ray.schedule import rollout_requests, training_tasks
+from vime_trainers.ray.summary import summarise
+
+
+def train(config: TrainConfig) -> int:
+    """Run, or resume, a training run; returns the exit code.
+
+    Raises:
+        VimeAgentsError: the run cannot start or cannot go on. Nothing is left running.
+    """
+    model = check_hf_folder(config.hf_checkpoint)
+    tasks = training_tasks(config)
+    eval_tasks = first_tasks(env_maker(config.env, split="test", seed=config.seed), config.n_eval_tasks)
+    needs = Needs(
+        num_trainer_ranks=config.num_trainer_ranks,
+        num_engines=0 if config.vllm_router_ip else config.rollout_num_engines,
+        num_gpus_per_engine=config.rollout_num_gpus_per_engine,
+    )
+    with RunDirectory.create_or_resume(config.run_dir, config) as run, TrainProgress(config, run) as progress:
+        if run.resume_update < config.num_rollout:
+            with ray_cluster(config.ray_address, needs) as gpus:
+                asyncio.run(_run(config, run, progress, model, tasks, eval_tasks, gpus=gpus))
+        summary = summarise(run)
+        run.write_summary(summary)
+        plot_curve(run)
+        progress.finish(summary)
+    return 0
+
+
+async def _run(
+    config: TrainConfig,
+    run: RunDirectory,
+    progress: TrainProgress,
+    model: HFModelInfo,
+    tasks: TaskSet,
+    eval_tasks: list[Task],
+    *,
+    gpus: bool,
+) -> None:
+    _cancel_on_sigterm()
+    started = time.monotonic()
+    progress.say("starting the trainer and the engines")
+    async with start_processes(config, model, gpus=gpus, logs=run.logs) as processes:
+        loop = _Loop(config, run, progress, processes, tasks, eval_tasks)
+        await loop.begin(startup_s=time.monotonic() - started)
+        for rollout in range(run.resume_update, config.num_rollout):
+            await loop.rollout_and_update(rollout)
+        if config.save_hf is not None:
+            await loop.save_hf()
+
+
+def _cancel_on_sigterm() -> None:
+    """SIGTERM ends the run as Ctrl-C does: everything is stopped in order."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
+class _Loop:
+    """One run's loop over its processes."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        run: RunDirectory,
+        progress: TrainProgress,
+        processes: Processes,
+        tasks: TaskSet,
+        eval_tasks: list[Task],
+    ) -> None:
+        self.config, self.run, self.progress, self.processes = config, run, progress, processes
+        self.tasks, self.eval_tasks = tasks, eval_tasks
+        self.estimator = get_estimator(config.advantage_estimator)
+        if config.disable_grpo_std_normalization:
+            self.estimator = dr_grpo
+        self.sampling = Sampling(
+            temperature=config.rollout_temperature,
+            top_p=config.rollout_top_p,
+            top_k=config.rollout_top_k,
+            max_tokens=config.rollout_max_response_len,
+        )
+        self.seconds: dict[str, float] = {}
+
+    async def begin(self, *, startup_s: float) -> None:
+        """Bring trainer and engines to the same weights, and evaluate them as they came."""
+        update = self.run.resume_update
+        self.seconds = {"startup": startup_s}
+        if update:
+            self.progress.say(f"resuming after update {update}")
+            await asyncio.to_thread(self.processes.trainer.load, self.run.checkpoint(update))
+            sync = await self.sync(update)
+        else:
+            with self.phase("sync"):
+                probe = await self.processes.publisher.probe(await self.probe_logprobs())
+            sync = {"max_probe_logprob_diff": probe}
+        self.run.log("start", update, sync | self.seconds_metrics())
+        if not update and self.config.eval_interval and not self.config.skip_eval_before_train:
+            await self.evaluate(0)
+
+    async def rollout_and_update(self, rollout: int) -> None:
+        """One turn of the loop: rollout r makes update r + 1."""
+        update = rollout + 1
+        self.seconds = {}
+        with self.phase("rollout"):
+            episodes = await self.collect(rollout)
+        batch = build_batch(
+            episodes,
+            estimator=self.estimator,
+            aggregation=self.config.loss_aggregation,
+            temperature=self.config.rollout_temperature,
+            keep_zero_advantage=bool(self.config.entropy_coef or self.config.kl_coef),
+        )
+        with self.phase("train"):
+            trained = await asyncio.to_thread(self.processes.trainer.update, batch)
+        sync = await self.sync(update)
+        if update == self.config.num_rollout or _due(update, self.config.save_interval):
+            with self.phase("checkpoint"):
+                await self.checkpoint(update)
+        metrics = {**batch.metrics, **trained, **sync, **_components(episodes), "weight_version": update}
+        self.run.log("train", update, metrics | self.seconds_metrics())
+        self.progress.updated(update, metrics, self.seconds)
+        last = update == self.config.num_rollout and self.config.eval_interval > 0
+        if last or _due(update, self.config.eval_interval):
+            await self.evaluate(update)
+
+    async def collect(self, rollout: int) -> list[Episode]:
+        """Play a rollout's episodes; each is on the disk as soon as it is finished."""
+        requests = list(rollout_requests(self.config, self.tasks, rollout))
+        episodes: list[Episode] = []
+        with self.run.rollout_episodes(rollout) as writer:
+
+            def finished(episode: Episode) -> None:
+                writer.append(episode)
+                episodes.append(episode)
+                self.progress.episode(f"rollout {rollout + 1}", episodes, len(requests))
+
+            await self.processes.play(requests, split="train", sampling=self.sampling, on_episode=finished)
+        _refuse_all_failed(episodes, f"rollout {rollout}")
+        return episodes
+
+    async def sync(self, update: int) -> dict[str, Any]:
+        """Put the trainer's weights into every engine, and prove it."""
+        processes = self.processes
+        with self.phase("sync"):
+            path = processes.weights_dir / "weights.safetensors"
+            export = await asyncio.to_thread(processes.trainer.export, path, version=update)
+            logprobs = await self.probe_logprobs()
+            report = await processes.publisher.publish(
+                {"path": str(export.path), "version": str(update)}, update, trainer_logprobs=logprobs
+            )
+        seconds = {"export": export.seconds, **report.seconds}
+        return {
+            "max_probe_logprob_diff": report.max_probe_logprob_diff,
+            "sync_bytes": export.num_bytes,
+            **{f"sync_seconds/{name}": s for name, s in seconds.items()},
+        }
+
+    async def probe_logprobs(self) -> list[float]:
+        """The trainer's log-probs of the probe's tokens."""
+        tokens = np.asarray(self.processes.probe, dtype=np.int32)
+        rows = await asyncio.to_thread(self.processes.trainer.logprobs, [tokens], temperature=1.0)
+        return [float(x) for x in rows[0]]
+
+    async def evaluate(self, update: int) -> None:
+        """Play the held-out tasks and log the mean reward with its interval."""
+        config, tally = self.config, Tally()
+        requests = list(eval_requests(self.eval_tasks, config.n_samples_per_eval_prompt, config.rollout_seed))
+        sampling = Sampling(temperature=config.eval_temperature, max_tokens=config.rollout_max_response_len)
+        self.seconds = {}
+        episodes: list[Episode] = []
+        with self.phase("eval"), self.run.eval_episodes(update) as writer:
+
+            def finished(episode: Episode) -> None:
+                writer.append(episode)
+                tally.add(episode)
+                episodes.append(episode)
+                self.progress.episode("evaluation", episodes, len(requests))
+
+            await self.processes.play(requests, split="test", sampling=sampling, on_episode=finished)
+        _refuse_all_failed(episodes, f"the evaluation after update {update}")
+        report = tally.report(
+            env_id=config.env,
+            policy="policy",
+            split="test",
+            seed=config.rollout_seed,
+            num_tasks=len(self.eval_tasks),
+            samples_per_task=config.n_samples_per_eval_prompt,
+            duration_s=self.seconds["eval"],
+        )
+        self.run.log("eval", update, report.to_dict() | _components(episodes) | self.seconds_metrics())
+        self.progress.evaluated(update, report)
+
+    async def checkpoint(self, update: int) -> None:
+        """Write a checkpoint; it counts once it is complete."""
+        with self.run.new_checkpoint(update) as folder:
+            await asyncio.to_thread(self.processes.trainer.save, folder)
+
+    async def save_hf(self) -> None:
+        """Write the final weights as a Hugging Face folder."""
+        target = Path(str(self.config.save_hf).format(update=self.config.num_rollout))
+        await asyncio.to_thread(
+            save_hf_folder, self.processes.trainer, Path(self.config.hf_checkpoint), target
+        )
+        self.progress.say(f"final weights: {target}")
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the seconds of a phase."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - started
+
+    def seconds_metrics(self) -> dict[str, float]:
+        """The phases' seconds, under the names that they have in metrics.jsonl."""
+        return {f"seconds/{name}": value for name, value in self.seconds.items()}
+
+
+def _due(update: int, interval: int) -> bool:
+    return interval > 0 and update % interval == 0
+
+
+def _components(episodes: list[Episode]) -> dict[str, float]:
+    """Mean of each reward component over the episodes that have one."""
+    total: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for episode in episodes:
+        for trajectory in episode.trajectories:
+            for name, value in trajectory.reward.components.items():
+                total[name] += value  # type: ignore[assignment]
+                count[name] += 1
+    return {f"reward/{name}": total[name] / count[name] for name in sorted(total)}
+
+
+def _refuse_all_failed(episodes: list[Episode], what: str) -> None:
+    """One bad episode never ends a run; a rollout without a single good one is a broken setup."""
+    if episodes and all(e.outcome.kind == "failed" for e in episodes):
+        (example, count), *_ = Counter(e.outcome.detail for e in episodes).most_common(1)
+        raise TrainerError(f"all {len(episodes)} episodes of {what} failed; {count} of them with: {example}")
