@@ -112,7 +112,5 @@ def install_cpu_shims() -> None:
 
 
 def cpu_compat() -> contextlib.AbstractContextManager[Any]:
-    """Around every call into megatron-core. A TorchFunctionMode holds for one thread, so it is entered per
-    call rather than at import.
-    """
+    """Around every call into megatron-core: a TorchFunctionMode holds for the thread that enters it."""
     return contextlib.nullcontext() if has_cuda() else _CudaLiteralsToCpu()

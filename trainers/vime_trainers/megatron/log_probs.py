@@ -53,7 +53,7 @@ def token_log_probs(
 
 
 def whole_hidden(hidden: Tensor, *, sequence_parallel: bool, group: dist.ProcessGroup) -> Tensor:
-    """A stage's output [tokens (/ tp), 1, hidden] -> [tokens, hidden], whose gradient is summed over `group`."""
+    """A stage's output [tokens (/ tp), 1, hidden] -> [tokens, hidden]; sums its gradient over `group`."""
     if sequence_parallel:
         hidden = gather_from_sequence_parallel_region(hidden, group=group)
     else:

@@ -7,6 +7,7 @@ the same batch, so nothing is communicated.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -117,11 +118,8 @@ def plan(rows: Sequence[Row], *, max_tokens: int, num_ranks: int, align: int = 1
             )
         rank = loads.index(min(loads))
         loads[rank] += size
-        for bin_index, free in enumerate(room[rank]):
-            if free >= size:
-                break
-        else:
-            bin_index = len(room[rank])
+        bin_index = next((i for i, free in enumerate(room[rank]) if free >= size), len(room[rank]))
+        if bin_index == len(room[rank]):
             room[rank].append(max_tokens)
             ranks[rank].append([])
         room[rank][bin_index] -= size
@@ -181,8 +179,8 @@ def _context_parallel_share(bounds: NDArray[np.int32], rank: int, size: int) -> 
     if size == 1:
         return np.arange(bounds[-1])
     parts = []
-    for start, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, end in itertools.pairwise(bounds):
         chunk = (end - start) // (2 * size)
-        for index in (rank, 2 * size - 1 - rank):
-            parts.append(np.arange(start + index * chunk, start + (index + 1) * chunk))
+        first, second = start + rank * chunk, end - (rank + 1) * chunk
+        parts += [np.arange(first, first + chunk), np.arange(second, second + chunk)]
     return np.concatenate(parts)

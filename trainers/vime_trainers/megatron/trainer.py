@@ -169,8 +169,8 @@ class MegatronTrainer:
         names = ", ".join(rows[i].id for i in indices[:8])
         rest = f" and {len(indices) - 8} more" if len(indices) > 8 else ""
         raise NonFiniteError(
-            f"update {self.version}: the {what} is {value}; samples {names}{rest}. The weights are unchanged. "
-            "A lower --lr or --clip-grad keeps an update from getting there; bad samples can be looked at by id"
+            f"update {self.version}: the {what} is {value}; samples {names}{rest}. The weights are "
+            "unchanged: look at these samples, or resume from an earlier checkpoint with a lower --lr"
         )
 
     def _learning_rate(self, update: int) -> float:
