@@ -130,11 +130,16 @@ def test_a_summary_replaces_the_one_before(path):
     assert json.loads((path / "summary.json").read_text()) == {"reward": 1.0}
 
 
+def write_half_a_checkpoint(run: RunDirectory) -> None:
+    with run.new_checkpoint(1) as folder:
+        (folder / "half").write_text("x")
+        raise OSError("disk full")
+
+
 def test_a_checkpoint_that_fails_half_way_does_not_count(path):
     with start(path) as run:
-        with pytest.raises(OSError, match="disk full"), run.new_checkpoint(1) as folder:
-            (folder / "half").write_text("x")
-            raise OSError("disk full")
+        with pytest.raises(OSError, match="disk full"):
+            write_half_a_checkpoint(run)
         assert run.checkpointed() == []
         with run.new_checkpoint(1) as folder:
             assert list(folder.iterdir()) == []
@@ -200,11 +205,11 @@ def test_a_longer_run_of_the_same_config_is_the_same_run(path):
 
 
 def test_resume_never_wants_a_new_folder_and_must_a_checkpoint(path):
-    with pytest.raises(ConfigError, match="--resume must: .* holds no checkpoint"):
+    with pytest.raises(ConfigError, match=r"--resume must: .* holds no checkpoint"):
         start(path, resume="must")
     with start(path) as run, run.new_checkpoint(3):
         pass
-    with pytest.raises(ConfigError, match="--resume never: .* holds a run"):
+    with pytest.raises(ConfigError, match=r"--resume never: .* holds a run"):
         start(path, resume="never")
     with start(path, resume="must") as run:
         assert run.resume_update == 3

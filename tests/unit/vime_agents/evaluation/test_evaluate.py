@@ -1,0 +1,185 @@
+"""Evaluations of scripted policies on a small environment."""
+
+import json
+import math
+from typing import ClassVar
+
+import pytest
+
+import vime_agents as vime
+from vime_agents import messages as msg
+from vime_agents import registry
+from vime_agents.errors import ConfigError, UnknownIdError
+from vime_agents.evaluation import evaluate as module
+from vime_agents.evaluation.evaluate import eval_requests, evaluate
+from vime_agents.evaluation.report import Tally
+from vime_agents.policies.scripted import ScriptedPolicy
+from vime_agents.task import Task
+
+
+class Sum(vime.ToolEnv):
+    """Adds with a tool. Tasks whose sum is a multiple of `broken_every` have no working tool."""
+
+    max_turns = 3
+    num_tasks = 12
+    broken_every: ClassVar[int] = 0
+
+    def make_task(self, rng):
+        a, b = (int(x) for x in rng.integers(0, 1000, 2))
+        return {"a": a, "b": b}
+
+    def prompt(self):
+        return f"{self.task['a']} + {self.task['b']} = ?"
+
+    @vime.tool
+    def add(self, a: int, b: int) -> str:
+        """Add two numbers."""
+        if self.broken_every and (a + b) % self.broken_every == 0:
+            raise vime.EnvFault("the adding machine is on fire")
+        return str(a + b)
+
+    def score(self, text):
+        return float(text == str(self.task["a"] + self.task["b"]))
+
+    def gold(self):
+        call = msg.tool_call("add", self.task, "call-1")
+        return [msg.assistant("", [call]), str(self.task["a"] + self.task["b"])]
+
+
+class AlwaysBroken(Sum):
+    """No tool works."""
+
+    broken_every = 1
+
+
+class HalfBroken(Sum):
+    """The tool fails on even sums."""
+
+    broken_every = 2
+
+
+class Endless(Sum):
+    """Never satisfied."""
+
+    async def respond(self, message):
+        return [msg.user("more")]
+
+    def gold(self):
+        return ["1", "2", "3"]
+
+
+@pytest.fixture(autouse=True)
+def envs(monkeypatch):
+    """The classes above by their bare names."""
+    classes = {c.__name__: c for c in (Sum, AlwaysBroken, HalfBroken, Endless, dict)}
+    known = registry.env_class
+
+    monkeypatch.setattr(module.registry, "env_class", lambda name: classes.get(name) or known(name))
+
+
+async def test_gold_scores_the_maximum_and_wrong_the_minimum():
+    gold = await evaluate("Sum", ScriptedPolicy("gold"), num_tasks=10, samples_per_task=2)
+    wrong = await evaluate("Sum", ScriptedPolicy("wrong"), num_tasks=10)
+    assert (gold.mean, gold.n, gold.n_scored, gold.ok, gold.turns_mean) == (1.0, 20, 20, 20, 2.0)
+    assert gold.pass_at_k == {1: 1.0, 2: 1.0}
+    assert gold.metrics["tool_calls"] == 1.0
+    assert (wrong.mean, wrong.ci_low, wrong.n) == (0.0, 0.0, 10)
+    # Wilson's upper bound at 0 of n: z^2 / (n + z^2).
+    assert wrong.ci_high == pytest.approx(1.959964**2 / (10 + 1.959964**2))
+
+
+async def test_garbage_ends_every_episode_without_a_failure():
+    report = await evaluate("Sum", ScriptedPolicy("garbage"), num_tasks=12, samples_per_task=8)
+    assert report.errors == {}
+    assert (report.mean, report.ok + report.truncated, report.n) == (0.0, 96, 96)
+    assert report.metrics["tool_errors"] > 0
+
+
+async def test_the_same_seed_plays_the_same_episodes_and_another_one_others():
+    async def played(seed):
+        prompts = []
+        await evaluate(
+            "Sum",
+            ScriptedPolicy("garbage"),
+            num_tasks=4,
+            seed=seed,
+            on_episode=lambda e: prompts.append((e.id, repr(e.trajectories[0].turns[0].messages), e.seed)),
+        )
+        return sorted(prompts)
+
+    assert await played(1) == await played(1)
+    assert await played(1) != await played(2)
+
+
+async def test_splits_do_not_share_tasks():
+    async def prompts(split):
+        seen = set()
+        await evaluate(
+            "Sum",
+            ScriptedPolicy("wrong"),
+            num_tasks=12,
+            split=split,
+            on_episode=lambda e: seen.add(e.trajectories[0].turns[0].messages[0]["content"]),
+        )
+        return seen
+
+    assert not await prompts("train") & await prompts("test")
+
+
+async def test_an_infrastructure_failure_is_no_zero_but_leaves_the_mean():
+    report = await evaluate("HalfBroken", ScriptedPolicy("gold"), num_tasks=12, max_retries=0)
+    failed = sum(report.errors.values())
+    assert 0 < failed < 12
+    assert (report.mean, report.n_scored, report.ok) == (1.0, 12 - failed, 12 - failed)
+    assert report.mean_errors_as_zero == pytest.approx((12 - failed) / 12)
+    assert report.infrastructure_error_rate == pytest.approx(failed / 12)
+    assert "the adding machine is on fire" in next(iter(report.error_examples.values()))
+
+
+async def test_when_everything_fails_there_is_no_mean_and_the_report_is_still_json():
+    report = await evaluate("AlwaysBroken", ScriptedPolicy("gold"), num_tasks=3, max_retries=0)
+    assert math.isnan(report.mean)
+    assert report.infrastructure_error_rate == 1.0
+    plain = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert (plain["mean"], plain["ci_low"], plain["n_scored"]) == (None, None, 0)
+
+
+async def test_a_turn_limit_truncates_and_is_counted_by_name():
+    report = await evaluate("Endless", ScriptedPolicy("gold"), num_tasks=2)
+    assert (report.truncated, report.ok, report.errors) == (2, 0, {})
+    assert report.stops == {"max_turns": 2}
+    assert report.turns_mean == 3.0
+
+
+async def test_fewer_tasks_than_asked_are_all_played_once():
+    report = await evaluate("Sum", ScriptedPolicy("wrong"), num_tasks=10_000)
+    assert (report.num_tasks, report.n) == (12, 12)
+
+
+async def test_given_tasks_are_played_instead_of_the_envs_own():
+    tasks = [Task(id=f"t{i}", inputs={"a": i, "b": 1}) for i in range(3)]
+    seen = []
+    report = await evaluate(
+        "Sum", ScriptedPolicy("gold"), num_tasks=2, tasks=tasks, on_episode=lambda e: seen.append(e.task_id)
+    )
+    assert (report.n, report.mean, sorted(seen)) == (2, 1.0, ["t0", "t1"])
+
+
+async def test_a_wrong_env_is_refused():
+    with pytest.raises(UnknownIdError, match="Calculator-v0"):
+        await evaluate("Calculatr-v0", ScriptedPolicy("gold"), num_tasks=1)
+    with pytest.raises(ConfigError, match="needs a subclass of AgentEnv"):
+        await evaluate("dict", ScriptedPolicy("gold"), num_tasks=1)
+
+
+def test_every_request_has_its_own_id_and_seed_and_its_tasks_group():
+    tasks = [Task(id=f"t{i}", inputs={}) for i in range(50)]
+    requests = list(eval_requests(tasks, 4, seed=0))
+    assert len({r.episode_id for r in requests}) == len({r.seed for r in requests}) == 200
+    assert {r.group_id for r in requests} == {t.id for t in tasks}
+    assert [r.seed for r in eval_requests(tasks[:3], 4, seed=0)] == [r.seed for r in requests[:12]]
+
+
+def test_an_empty_tally_has_no_mean():
+    assert math.isnan(Tally().mean)
+    assert Tally().errors == {}
