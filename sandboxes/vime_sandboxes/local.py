@@ -50,7 +50,7 @@ class LocalSandbox:
         self._connection: Connection | None = None
         self._oom_kills = 0
         self._release_task: asyncio.Task[None] | None = None
-        self._on_release: Callable[[LocalSandbox], None] = lambda _: None
+        self._on_release: Callable[[LocalSandbox], object] = lambda _: None
 
     # ---------------------------------------------------------------------- what everybody may call
 
@@ -104,7 +104,7 @@ class LocalSandbox:
 
     @classmethod
     async def _create(
-        cls, spec: SandboxSpec, labels: Mapping[str, str], on_release: Callable[[LocalSandbox], None]
+        cls, spec: SandboxSpec, labels: Mapping[str, str], on_release: Callable[[LocalSandbox], object]
     ) -> LocalSandbox:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):

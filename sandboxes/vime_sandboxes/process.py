@@ -132,14 +132,16 @@ def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
         process = subprocess.Popen(
             ["bwrap", *profile.bwrap_arguments(spec, python, fds)],
             executable=f"/proc/self/fd/{program}",
-            stdin=theirs,
-            stdout=theirs,
+            stdin=theirs.fileno(),
+            stdout=theirs.fileno(),
             stderr=errors,
             pass_fds=(*fds.all(), program),
             cwd="/",
             env={},
             start_new_session=True,  # a Ctrl-C at the terminal is for the owner to handle
-            **({} if uid is None else {"user": uid, "group": uid, "extra_groups": []}),
+            user=uid,
+            group=uid,
+            extra_groups=None if uid is None else [],
         )
     except OSError as error:
         ours.close()

@@ -14,7 +14,7 @@ owner's socket closes, and when its time is up. Only the standard library, and o
 
 from __future__ import annotations
 
-import _signal  # the public `signal` costs 4 ms to import, for enums
+import _signal  # pyright: ignore[reportMissingImports] - `signal` costs 4 ms to import, for enums
 import ctypes
 import errno
 import fcntl
@@ -107,7 +107,7 @@ class Runner:
         self._limits = limits
         self._commands: dict[int, Command] = {}  # by pid
         self._poll = select.poll()
-        self._handlers: dict[int, Callable[[], None]] = {}
+        self._handlers: dict[int, Callable[[], object]] = {}
         self._prctl = ctypes.CDLL(None).prctl
 
     def run(self) -> None:
@@ -138,7 +138,7 @@ class Runner:
                     command.timed_out, command.deadline = True, float("inf")
                     kill_tree(command)
 
-    def _watch(self, fd: int, handler: Callable[[], None]) -> None:
+    def _watch(self, fd: int, handler: Callable[[], object]) -> None:
         self._handlers[fd] = handler
         self._poll.register(fd, select.POLLIN)
 

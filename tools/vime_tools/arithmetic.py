@@ -53,7 +53,11 @@ def evaluate(expression: str) -> int | float:
 
 
 def _value(node: ast.expr) -> int | float:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    if (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, (int, float))
+        and not isinstance(node.value, bool)
+    ):
         return _bounded(node.value)
     if isinstance(node, ast.UnaryOp) and type(node.op) in _UNARY:
         return _UNARY[type(node.op)](_value(node.operand))
@@ -70,8 +74,8 @@ def _value(node: ast.expr) -> int | float:
 
 def _power(base: int | float, exponent: int | float) -> int | float:
     # Before computing it: how large base ** exponent at least is can be seen from outside.
-    integers = isinstance(base, int) and isinstance(exponent, int)
-    if integers and exponent > 0 and (abs(base).bit_length() - 1) * exponent > MAX_BITS:
+    exact = isinstance(base, int) and isinstance(exponent, int)
+    if exact and (abs(int(base)).bit_length() - 1) * exponent > MAX_BITS:
         raise OverflowError
     return _bounded(base**exponent)
 
