@@ -127,7 +127,7 @@ def test_a_95_percent_interval_holds_the_truth_about_95_times_in_100():
         for name, values in (("binary", binary), ("continuous", continuous)):
             interval = mean_interval(values.tolist(), tasks.tolist())
             hits[name] += interval.low <= 0.5 <= interval.high
-    # 3 standard errors of 400 draws at 0.95 are 0.033. An interval that takes the 120 episodes for independent
+    # 3 standard errors of 400 draws at 0.95 are 0.033. An interval that takes the episodes for independent
     # would hold the truth 0.875 and 0.67 of the time here.
     assert 0.917 <= hits["binary"] / 400 <= 0.983
     assert 0.917 <= hits["continuous"] / 400 <= 0.983

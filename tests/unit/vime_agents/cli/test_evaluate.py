@@ -1,0 +1,160 @@
+"""`vime-agents eval` end to end: scripted policies, and a model behind a real HTTP server."""
+
+import asyncio
+import json
+import re
+import threading
+
+import pytest
+from aiohttp import web
+
+from vime_agents.cli import main
+from vime_agents.cli.evaluate import run
+from vime_agents.config import EvalConfig
+from vime_agents.storage.episodes import read_episodes
+
+
+class ChatServer:
+    """Answers sums with a tool call and then the number, after one 429; in a thread of its own."""
+
+    def __init__(self):
+        self.requests = []
+        self.url = ""
+        self._started, self._loop = threading.Event(), asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._started.wait(10)
+        return self
+
+    def __exit__(self, *exc):
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+
+    async def _chat(self, request):
+        body = await request.json()
+        self.requests.append((body, request.headers.get("Authorization")))
+        if len(self.requests) == 1:
+            return web.Response(status=429, text="slow down", headers={"Retry-After": "0"})
+        last = body["messages"][-1]
+        if last["role"] == "tool":
+            message, reason = {"content": last["content"]}, "stop"
+        else:
+            a, b = map(int, re.findall(r"\d+", last["content"]))
+            function = {"name": "add", "arguments": json.dumps({"a": a, "b": b})}
+            call = {"id": "c1", "type": "function", "function": function}
+            message, reason = {"content": None, "tool_calls": [call]}, "tool_calls"
+        return web.json_response(
+            {
+                "choices": [{"message": {"role": "assistant", **message}, "finish_reason": reason}],
+                "usage": {"prompt_tokens": 10, "completion_tokens": 2},
+            }
+        )
+
+    def _serve(self):
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._chat)
+        runner = web.AppRunner(app)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        self._loop.run_until_complete(site.start())
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        self._started.set()
+        self._loop.run_forever()
+        self._loop.run_until_complete(runner.cleanup())
+        self._loop.close()
+
+
+@pytest.fixture
+def server():
+    with ChatServer() as running:
+        yield running
+
+
+def test_gold_prints_the_mean_its_interval_and_the_counts(capsys):
+    assert main(["eval", "cli_envs:Sum", "--model", "scripted:gold", "-n", "20", "-c", "4"]) == 0
+    captured = capsys.readouterr()
+    assert "cli_envs:Sum (test, 20 tasks x 1, seed 0) played by scripted:gold" in captured.out
+    # Wilson's lower bound at n of n: n / (n + z^2).
+    assert f"reward    1.0000   95 % interval {20 / (20 + 1.959964**2):.4f} to 1.0000 (wilson" in captured.out
+    assert "episodes  20: 20 ok, 0 truncated, 0 failed" in captured.out
+    assert captured.err.splitlines()[-1] == "20/20 episodes, reward 1.000, 0 failed"
+    assert len(captured.err.splitlines()) == 10
+
+
+def test_json_is_one_line_and_wrong_scores_nothing(capsys):
+    flags = ["--env", "cli_envs:Sum", "--model", "scripted:wrong", "-n", "3", "-k", "2", "--json"]
+    assert main(["eval", *flags]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["mean"], report["n"], report["ok"]) == (0.0, 6, 6)
+    assert report["pass_at_k"] == {"1": 0.0, "2": 0.0}
+
+
+def test_out_holds_episodes_report_and_a_config_that_runs_again(tmp_path, capsys):
+    out = tmp_path / "out"
+    flags = ["cli_envs:Sum", "-m", "scripted:gold", "-n", "5", "--out", str(out)]
+    assert main(["eval", *flags]) == 0
+    episodes = list(read_episodes(out / "episodes.jsonl"))
+    assert len({e.task_id for e in episodes}) == len(episodes) == 5
+    report = json.loads((out / "report.json").read_text())
+    assert (report["mean"], report["config"]["num_tasks"]) == (1.0, 5)
+    assert "packages" in report
+    assert EvalConfig.from_yaml((out / "config.yaml").read_text()).model == "scripted:gold"
+    assert main(["eval", *flags]) == 2
+    assert "--out" in capsys.readouterr().err
+    again = ["--config", str(out / "config.yaml"), "--out", str(tmp_path / "again")]
+    assert main(["eval", *again]) == 0
+
+
+def test_a_model_behind_a_server_plays_with_tools_through_a_429(server, capsys, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    assert main(["eval", "cli_envs:Sum", "-m", f"{server.url}#m", "-n", "8", "-c", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "reward    1.0000" in out
+    assert "8: 8 ok, 0 truncated, 0 failed" in out
+    assert "32 tokens sampled, 2.00 turns an episode" in out
+    assert len(server.requests) == 8 * 2 + 1
+    body, key = server.requests[-1]
+    assert (body["model"], body["temperature"], key) == ("m", 0.0, "Bearer k")
+    assert body["tools"][0]["function"]["name"] == "add"
+
+
+def test_too_many_infrastructure_errors_have_their_own_code(capsys):
+    flags = ["eval", "cli_envs:Broken", "-m", "scripted:gold", "-n", "4", "--max-retries", "0"]
+    assert main(flags) == 3
+    captured = capsys.readouterr()
+    assert "0 ok, 0 truncated, 4 failed" in captured.out
+    assert "the adding machine is on fire" in captured.out
+    assert "100.0% of the episodes failed" in captured.err
+    assert main([*flags, "--max-error-rate", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["cli_envs:Sum", "-m", "scripted:silver"], ["--model", "scripted:gold", "'scripted:silver'"]),
+        (["cli_envs:Sum", "-m", "gpt"], ["--model", "'gpt'"]),
+        (["cli_envs:Sum", "-m", "vllm:"], ["--model", "'vllm:'"]),
+        (["cli_envs:Sum", "-m", "http://h/v1"], ["--model", "http://h/v1#NAME"]),
+        (["cli_envs:Sum"], ["--model: required"]),
+        (["Calculatr-v0", "-m", "scripted:gold"], ["'Calculatr-v0'", "'Calculator-v0'"]),
+        (["cli_envs:Nope", "-m", "scripted:gold"], ["'cli_envs:Nope'"]),
+        (["cli_envs:OnlyTest", "-m", "scripted:gold", "--split", "train"], ["(train) is empty"]),
+    ],
+)
+def test_what_cannot_be_evaluated_is_a_usage_error(capsys, flags, told):
+    assert main(["eval", *flags]) == 2
+    err = capsys.readouterr().err
+    for part in told:
+        assert part in err
+
+
+def test_help_shows_short_flags_and_defaults(capsys):
+    with pytest.raises(SystemExit) as end:
+        run(["--help"])
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert "-n N, --num-tasks N" in out
+    assert "(default: 100)" in out
