@@ -105,9 +105,15 @@ async def test_what_openai_does_not_know_is_left_out_where_it_has_no_effect(poli
 
 
 async def test_429_is_tried_again_and_then_answered(policy, script):
-    script.plays((429, "slow down", {"Retry-After": "0"}), (503, "busy"), (200, answer("ok")))
+    script.plays((429, "slow down"), (503, "busy"), (200, answer("ok")))
     assert (await act(policy)).message["content"] == "ok"
     assert len(script.requests) == 3
+
+
+async def test_the_servers_retry_after_wins_over_our_backoff(policy, script):
+    policy.backoff_s = 1000.0
+    script.plays((429, "slow down", {"Retry-After": "0"}), (200, answer("ok")))
+    assert (await act(policy)).message["content"] == "ok"
 
 
 async def test_an_answer_that_is_no_json_is_tried_again(policy, script):
