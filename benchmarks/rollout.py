@@ -1,4 +1,4 @@
-"""Runner, 32 single-turn episodes at once, against a bare client with the same prompts on the same vLLM server."""
+"""Runner, 32 single-turn episodes at once, against a bare client on the same vLLM server (target: 0.9)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Continue(AgentEnv):
 
 
 def _tasks() -> list[Task]:
-    words = "river stone bread apple grass cloud chair table".split()
+    words = ["river", "stone", "bread", "apple", "grass", "cloud", "chair", "table"]
     return [
         Task(id=str(i), inputs={"text": f"Story {i}. Once upon a time a {words[i % 8]} met a"})
         for i in range(EPISODES)

@@ -158,7 +158,9 @@ class EpisodePlay:
                 async with asyncio.timeout(self.limits.episode_s):
                     await self._generate_classified(generate)
             except TimeoutError:
-                raise Truncate("timeout:episode", f"limit {self.limits.episode_s:g} s") from None
+                # A policy that dawdles is scored as it stands, or it would learn to dawdle; a wedged env cannot.
+                detail = f"limit {self.limits.episode_s:g} s, awaiting {self.awaiting}"
+                raise Truncate("timeout:episode", detail, scorable=self.awaiting != "env") from None
         except Truncate as limit:
             await self._truncate(limit)
         except EpisodeError as error:
@@ -219,10 +221,9 @@ class EpisodePlay:
                 return await awaitable
         except TimeoutError:
             if deadline.expired() or stage == "generation":
-                # A wedged env cannot be scored; a slow policy leaves its env scorable.
-                raise Truncate(
-                    f"timeout:{stage}", f"limit {limit_s:g} s", scorable=stage == "generation"
-                ) from None
+                # The number of tokens bounds an honest generation, and an env's answer is its own: running
+                # into these limits is infrastructure, so there is no reward.
+                raise Truncate(f"timeout:{stage}", f"limit {limit_s:g} s", scorable=False) from None
             raise
 
     def _observed(self, observation: Any) -> None:

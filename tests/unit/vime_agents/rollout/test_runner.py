@@ -201,7 +201,7 @@ async def test_an_env_that_cannot_be_made_fails_its_episode() -> None:
     assert "no display" in episode.outcome.detail
 
 
-async def test_a_policy_that_hangs_is_cut_and_the_partial_episode_is_scored() -> None:
+async def test_a_policy_that_hangs_is_cut_and_the_episode_has_no_reward() -> None:
     async def act(conversation: Conversation) -> str:
         if conversation.turn == 1:
             await asyncio.sleep(60)
@@ -209,7 +209,8 @@ async def test_a_policy_that_hangs_is_cut_and_the_partial_episode_is_scored() ->
 
     episode = await only(runner(act, limits=Limits(generation_s=0.05)), turns=2)
     assert episode.outcome.stop == "timeout:generation"
-    assert (episode.status, episode.reward) == ("truncated", 1.0)
+    assert (episode.status, episode.reward) == ("truncated", None)
+    assert len(episode.trajectories[0].turns) == 1
     assert not CountingEnv.open_envs
 
 
@@ -231,6 +232,13 @@ async def test_the_episode_deadline_covers_every_turn() -> None:
     episode = await only(runner(act, limits=Limits(episode_s=0.08)), turns=10)
     assert episode.outcome.stop == "timeout:episode"
     assert episode.reward == 1.0
+
+    class Wedged(CountingEnv):
+        async def respond(self, message: Message) -> None:
+            await asyncio.sleep(60)
+
+    episode = await only(runner(lambda c: "ok", make_env=Wedged, limits=Limits(episode_s=0.05)))
+    assert (episode.outcome.stop, episode.reward) == ("timeout:episode", None)
 
 
 async def test_limits_and_context_truncate_and_are_no_errors() -> None:
