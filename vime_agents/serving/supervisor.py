@@ -40,15 +40,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prctl(libc, _PR_SET_CHILD_SUBREAPER, 1)
     wakeup = _signals_as_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
     with open(args.log, "ab") as log:
-        # If this process itself is killed by SIGKILL, the kernel still tells the command to stop.
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=lambda: _prctl(libc, _PR_SET_PDEATHSIG, signal.SIGTERM),
-        )
+        try:
+            # If this process itself is killed by SIGKILL, the kernel still tells the command to stop.
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: _prctl(libc, _PR_SET_PDEATHSIG, signal.SIGTERM),
+            )
+        except OSError as error:
+            log.write(f"cannot start {command}: {error}\n".encode())
+            return 127
     _wait(child, wakeup, owner)
     _end_tree(child, args.grace_s)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode

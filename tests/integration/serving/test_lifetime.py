@@ -28,8 +28,8 @@ from vime_agents.serving.vllm_server import VllmServer, VllmServerConfig
 async def main():
     model, logs = Path(sys.argv[1]), Path(sys.argv[2])
     servers = [
-        VllmServer(VllmServerConfig(model=model, max_model_len=1024, kv_cache_bytes=64 << 20, log_path=logs / name))
-        for name in ("0.log", "1.log")
+        VllmServer(VllmServerConfig(model=model, max_model_len=1024, kv_cache_bytes=2**26, log_path=log))
+        for log in (logs / "0.log", logs / "1.log")
     ]
     await asyncio.gather(*(s.start() for s in servers))
     print(json.dumps([[s.url, s._process.pid] for s in servers]), flush=True)
