@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ def run(argv: Sequence[str]) -> int:
     train: Callable[[TrainConfig], int] = registry.load_object(TRAIN_LOOP, "training loop")
     try:
         return train(config)
+    except asyncio.CancelledError:
+        # SIGTERM cancels the loop, so that everything is stopped in order: the same end as Ctrl-C.
+        raise KeyboardInterrupt from None
     except VimeAgentsError:
         _log_traceback(Path(config.run_dir) / "logs")
         raise

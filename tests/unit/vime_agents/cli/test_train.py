@@ -1,5 +1,7 @@
 """`vime-agents train` up to the training loop."""
 
+import asyncio
+import importlib
 import runpy
 import sys
 from pathlib import Path
@@ -60,6 +62,20 @@ def test_the_traceback_of_a_failed_run_is_kept_with_the_run(flags, loop, tmp_pat
     assert "Traceback" in log
     assert "in fail" in log
     assert "rank 1 died" in log
+
+
+def test_a_loop_that_sigterm_cancelled_ends_like_an_interrupted_one(flags, monkeypatch, capsys):
+    def terminate_while_running(config):
+        async def loop():
+            asyncio.current_task().cancel()
+            await asyncio.sleep(0)
+
+        asyncio.run(loop())
+
+    monkeypatch.setattr(module, "TRAIN_LOOP", "cli_envs:train")
+    importlib.import_module("cli_envs").train = terminate_while_running
+    assert main(["train", *flags]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_a_failure_before_there_is_a_run_leaves_nothing_behind(flags, loop, tmp_path):
