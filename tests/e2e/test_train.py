@@ -1,0 +1,123 @@
+"""A training run survives what happens to it: kills, Ctrl-C, a dead engine; and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.commands import Command, events, nothing_survives
+from vime_agents.config.train import TrainConfig
+from vime_agents.storage.episodes import read_episodes
+from vime_trainers.models.tiny import ensure_tiny_qwen3
+from vime_trainers.ray.schedule import rollout_requests, training_tasks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+NUM_ROLLOUT = 40
+START_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A run that any machine can do, long enough to be interrupted three times."""
+    run_dir = tmp_path_factory.mktemp("run") / "run"
+    return [
+        *("--env", "tests.e2e.letters:Letters"),
+        *("--hf-checkpoint", str(ensure_tiny_qwen3())),
+        *("--run-dir", str(run_dir)),
+        *("--num-rollout", str(NUM_ROLLOUT)),
+        *("--rollout-batch-size", "4"),
+        *("--n-samples-per-prompt", "4"),
+        *("--rollout-max-response-len", "12"),
+        *("--rollout-max-context-len", "64"),
+        *("--lr", "1e-3"),
+        *("--save-interval", "1"),
+        *("--eval-interval", str(NUM_ROLLOUT)),
+        *("--n-eval-tasks", "16"),
+        *("--eval-temperature", "1.0"),
+    ]
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[list[Command]]:
+    started: list[Command] = []
+    yield started
+    for command in started:
+        command.kill()
+
+
+def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
+    flags: list[str], commands: list[Command], tmp_path: Path
+) -> None:
+    config = TrainConfig.from_argv(flags)
+    run_dir = Path(config.run_dir)
+
+    def start() -> Command:
+        command = Command("train", *flags, log=tmp_path / f"{len(commands)}.log")
+        commands.append(command)
+        return command
+
+    def updates() -> int:
+        return len(events(run_dir, "train"))
+
+    first = start()
+    first.until(lambda: updates() >= 2, START_S, "two updates")
+    first.signal(signal.SIGKILL)
+    first.wait(10)
+    nothing_survives(first)
+
+    second = start()
+    second.until(lambda: len(events(run_dir, "start")) == 2, START_S, "the second start")
+    resumed_at = events(run_dir, "start")[1]["update"]
+    assert resumed_at >= 1
+    second.until(lambda: updates() > resumed_at, 60, "an update after the resume")
+    for pid, line in second.survivors().items():
+        if "vllm.entrypoints" in line and "supervisor" not in line:
+            os.kill(pid, signal.SIGKILL)
+    assert second.wait(120) == 1
+    assert "engine" in second.tail()
+    assert "Traceback" not in second.tail()
+    nothing_survives(second)
+
+    third = start()
+    third.until(lambda: len(events(run_dir, "start")) == 3, START_S, "the third start")
+    third.signal(signal.SIGINT)
+    assert third.wait(60) == 130
+    nothing_survives(third)
+
+    last = start()
+    assert last.wait(600) == 0, last.tail()
+    nothing_survives(last)
+    check_finished(config, run_dir)
+
+
+def check_finished(config: TrainConfig, run_dir: Path) -> None:
+    """Every update once, every episode of the schedule once, in order, and a summary that adds up."""
+    train = events(run_dir, "train")
+    assert [e["update"] for e in train] == list(range(1, NUM_ROLLOUT + 1))
+    tasks = training_tasks(config)
+    for rollout in range(NUM_ROLLOUT):
+        planned = {(r.episode_id, r.task.id, r.seed) for r in rollout_requests(config, tasks, rollout)}
+        played = list(read_episodes(run_dir / "episodes" / f"rollout-{rollout:06d}.jsonl"))
+        assert {(e.id, e.task_id, e.seed) for e in played} == planned
+        assert len(played) == len(planned)
+        versions = {v for e in played for t in e.trajectories for v in t.weight_versions}
+        assert versions == {rollout}
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary["updates"] == summary["weight_version"] == NUM_ROLLOUT
+    assert summary["tokens_sampled"] == sum(
+        t.num_sampled_tokens
+        for rollout in range(NUM_ROLLOUT)
+        for e in read_episodes(run_dir / "episodes" / f"rollout-{rollout:06d}.jsonl")
+        for t in e.trajectories
+    )
+    assert 0 < summary["max_probe_logprob_diff"] < 1e-3
+    assert 0 < summary["mean_rollout_train_logprob_diff"] < 1e-4
+    assert summary["eval_before"]["n"] == summary["eval_after"]["n"] == 16
+    assert summary["eval_after"]["mean"] > summary["eval_before"]["ci_high"]
+    assert (run_dir / "curve.png").read_bytes().startswith(b"\x89PNG")
