@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +62,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     the end `stop` and `reward_result`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi"], "render_fps": 1}
+    metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
 
     max_turns: ClassVar[int] = 10
     """The env truncates after this many turns."""
@@ -83,7 +85,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         sandbox_provider: SandboxProvider | None = None,
     ) -> None:
         self.split, self.task_seed, self.render_mode = split, task_seed, render_mode
-        self.observation_space = gymnasium.spaces.Dict({"messages": Messages()})
+        space: Any = gymnasium.spaces.Dict({"messages": Messages()})
+        self.observation_space = space
         self.action_space = Reply()
         self.task: Mapping[str, Any] = {}
         self.messages: list[Message] = []
@@ -91,7 +94,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         self.counters: dict[str, float] = {}
         self._provider = sandbox_provider
         self._own_provider: SandboxProvider | None = None
-        self._sandbox: Sandbox | None = None
+        self._sandbox: asyncio.Future[Sandbox] | None = None
         self._task_set: TaskSet | None = None
         self._playing = False
 
@@ -175,6 +178,10 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         self._playing = True
         await self._hook("setup")
         first = await self._hook("prompt")
+        if not isinstance(first, (str, list, tuple)):
+            raise ContractError(
+                f"{type(self).__name__}.prompt must return a str or messages, got {first!r:.200}"
+            )
         new = [msg.user(first)] if isinstance(first, str) else [msg.check_message(m) for m in first]
         self.messages.extend(new)
         return self._observe(new), self._info()
@@ -190,9 +197,17 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             raise ContractError("step() without reset(), or after the episode ended")
         if not self.action_space.contains(action):
             raise ContractError(f"an action is a str or an assistant message, got {action!r:.200}")
-        reply = msg.assistant(action) if isinstance(action, str) else action
+        # A copy: what a caller does to its own message later must not change the record of the episode.
+        reply = msg.assistant(action) if isinstance(action, str) else copy.deepcopy(action)
         self.messages.append(reply)
         self.turn += 1
+        try:
+            return await self._advance(reply)
+        except Exception:
+            await self._end_episode()  # it failed: there is no going on
+            raise
+
+    async def _advance(self, reply: Message) -> tuple[Observation, float, bool, bool, Info]:
         answer = await self._classified(self.respond(reply), "respond")
         new = list(answer) if answer is not None else []
         self.messages.extend(new)
@@ -222,6 +237,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         await self._end_episode()
         provider, self._own_provider = self._own_provider, None
         if provider is not None:
+            self._provider = None
             await provider.aclose()
 
     async def sandbox(self) -> Sandbox:
@@ -235,8 +251,9 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         if self._sandbox is None:
             if self._provider is None:
                 self._provider = self._own_provider = registry.sandbox_provider(self.sandbox_spec.backend)
-            self._sandbox = await self._provider.create(self.sandbox_spec)
-        return self._sandbox
+            # A future, not the sandbox: tool calls of one message run at once and must share one.
+            self._sandbox = asyncio.ensure_future(self._provider.create(self.sandbox_spec))
+        return await asyncio.shield(self._sandbox)
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add to a counter that ends up in the episode's metrics."""
@@ -256,14 +273,14 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         if self._playing or self._sandbox is not None or self._own_provider is not None:
             _run_on_background_loop(self.aclose())
 
-    def render(self) -> str:  # type: ignore[override]
+    def render(self) -> str:
         """The conversation as text."""
         return "\n".join(f"[{m['role']}] {m['content']}" for m in self.messages)
 
     # ------------------------------------------------------------------------------------ internals
 
     def _observe(self, new: Sequence[Message]) -> Observation:
-        return {"messages": tuple(new)}
+        return {"messages": tuple(copy.deepcopy(list(new)))}
 
     def _info(self) -> Info:
         return {
@@ -278,10 +295,10 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         tasks = self.task_set()
         if pin is None:
             return tasks[int(self.np_random.integers(len(tasks)))]
-        if isinstance(pin, int):
+        if isinstance(pin, (int, np.integer)):
             if not 0 <= pin < len(tasks):
                 raise ConfigError(f"task index {pin} is outside 0..{len(tasks) - 1}")
-            return tasks[pin]
+            return tasks[int(pin)]
         for index in range(len(tasks)):
             if tasks[index].id == pin:
                 return tasks[index]
@@ -293,7 +310,9 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             return None
         if inspect.iscoroutinefunction(hook):
             return await self._classified(hook(*args), name)
-        return await self._classified(run_in_thread(lambda: hook(*args)), name)
+        result = await self._classified(run_in_thread(lambda: hook(*args)), name)
+        # A decorated `async def` does not look like one.
+        return await self._classified(result, name) if inspect.isawaitable(result) else result
 
     async def _classified(self, awaitable: Awaitable[Any], name: str) -> Any:
         """Await an author's hook; what escapes is named after the boundary that it crossed."""
@@ -310,15 +329,21 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         return reward_from_score(score, self.reward_range)
 
     async def _end_episode(self) -> None:
-        if not self._playing:
-            return
-        self._playing = False
-        sandbox, self._sandbox = self._sandbox, None
+        playing, self._playing = self._playing, False
         try:
-            await self._hook("teardown")
+            if playing:
+                await self._hook("teardown")
         finally:
+            sandbox, self._sandbox = self._sandbox, None
             if sandbox is not None:
-                await asyncio.shield(sandbox.close())
+                await asyncio.shield(_close_when_made(sandbox))
+
+
+async def _close_when_made(sandbox: asyncio.Future[Sandbox]) -> None:
+    if not sandbox.done():
+        await asyncio.wait([sandbox])
+    if not sandbox.cancelled() and sandbox.exception() is None:  # whoever asked for it has been told
+        await sandbox.result().close()
 
 
 class ToolEnv(AgentEnv):
@@ -352,21 +377,30 @@ class ToolEnv(AgentEnv):
         calls = message.get("tool_calls") or self.parse_calls(message["content"])
         if not calls:
             return None
-        return await asyncio.gather(*(self._serve(call) for call in calls))
+        tasks = [asyncio.ensure_future(self._serve(call)) for call in calls]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:  # one raised: the others' answers will have no reader
+                task.cancel()
 
     async def _serve(self, call: ToolCall) -> Message:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
         self.count("tool_calls")
+        deadline = asyncio.timeout(self.tool_timeout_s)
         try:
             if name not in self.tools:
                 raise ToolError(f"no tool {name!r}; there are: {', '.join(self.tools)}")
-            async with asyncio.timeout(self.tool_timeout_s):
+            async with deadline:
                 result = await self.tools[name].call(arguments, run_in_thread)
         except (EnvFault, SandboxError):
             raise
-        except TimeoutError:
+        except TimeoutError as error:
             self.count("tool_errors")
-            result = f"Error: {name} took longer than {self.tool_timeout_s:g} s"
+            ours = deadline.expired()
+            result = (
+                f"Error: {name} took longer than {self.tool_timeout_s:g} s" if ours else f"Error: {error!r}"
+            )
         except ToolError as error:
             self.count("tool_errors")
             result = f"Error: {error}"
@@ -394,6 +428,11 @@ def _background_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="vime-env-loop", daemon=True).start()
     return loop
+
+
+# A forked child (gymnasium's AsyncVectorEnv makes some) has these in memory, but not their threads.
+os.register_at_fork(after_in_child=_executor.cache_clear)
+os.register_at_fork(after_in_child=_background_loop.cache_clear)
 
 
 def _run_on_background_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:

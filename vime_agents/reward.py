@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Mapping
+
+import numpy as np
 
 from vime_agents.episode import RewardResult
 from vime_agents.errors import GraderError
@@ -26,6 +29,8 @@ def reward_from_score(score: object, reward_range: tuple[float, float]) -> Rewar
         components: dict[str, float] = {}
         weights: dict[str, float] = {}
         for name, part in score.items():
+            if isinstance(part, tuple) and len(part) != 2:
+                raise GraderError(f"{name} must be a number or (value, weight), got {part!r}")
             value, weight = part if isinstance(part, tuple) else (part, 1.0)
             components[name], weights[name] = _number(value, name), _number(weight, f"{name} weight")
         total = math.fsum(components[n] * weights[n] for n in components)
@@ -40,6 +45,7 @@ def reward_from_score(score: object, reward_range: tuple[float, float]) -> Rewar
 
 
 def _number(value: object, name: str) -> float:
-    if not isinstance(value, (int, float)) or not math.isfinite(value):
+    # numbers.Real and np.bool_: what NumPy computes counts too.
+    if not isinstance(value, (numbers.Real, np.bool_)) or not math.isfinite(value):
         raise GraderError(f"{name} must be a finite number, got {value!r}")
     return float(value)

@@ -100,13 +100,13 @@ def load_jsonl(path: str | Path, *, required: Sequence[str] = (), split: str = "
     if not path.is_file():
         raise DatasetError(f"{path}: no such file")
     rows: list[Mapping[str, Any]] = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except ValueError as error:  # JSON, or UTF-8
                 raise DatasetError(f"{path}:{number}: not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise DatasetError(f"{path}:{number}: a row is a JSON object, got {line[:80]!r}")

@@ -14,7 +14,6 @@ import json
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pydantic
@@ -63,7 +62,7 @@ class Tool:
         """
         try:
             raw = json.loads(text) if text.strip() else {}
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python reads
             raise ToolError(f"arguments of {self.name} are not valid JSON: {error}") from error
         try:
             model = self.arguments_model.model_validate(raw)
@@ -72,15 +71,14 @@ class Tool:
                 f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}" for e in error.errors()
             )
             raise ToolError(f"bad arguments for {self.name}: {problems}") from error
-        return {name: getattr(model, name) for name in type(model).model_fields}
+        return {str(f.alias): getattr(model, name) for name, f in type(model).model_fields.items()}
 
 
-@dataclass(frozen=True, slots=True)
 class BoundTool:
     """A tool method together with its instance."""
 
-    tool: Tool
-    instance: object
+    def __init__(self, *, tool: Tool, instance: object) -> None:
+        self.tool, self.instance = tool, instance
 
     @property
     def name(self) -> str:
@@ -166,9 +164,10 @@ def _arguments_model(
             raise ContractError(f"{where}: tool {name!r}: {parameter.name!r} needs a type hint")
         default = ... if parameter.default is parameter.empty else parameter.default
         description = docs.get(parameter.name)
-        fields[parameter.name] = (
+        # By alias: a parameter may have any name, also one that pydantic keeps for itself.
+        fields[f"argument_{parameter.name}"] = (
             hints[parameter.name],
-            pydantic.Field(default=default, description=description),
+            pydantic.Field(default=default, description=description, alias=parameter.name),
         )
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)
     try:
