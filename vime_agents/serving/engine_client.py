@@ -209,7 +209,7 @@ class EngineClient:
         # still makes the server drop the request.
         body = _dump({"request_ids": [request_id, f"generate-tokens-{request_id}"]})
         try:
-            await self._call("POST", "/inference/v1/abort_requests", body, timeout_s=5.0)
+            await self._call("POST", "/inference/v1/abort_requests", body, timeout_s=2.0)
         except (EngineError, TimeoutError):
             return
 

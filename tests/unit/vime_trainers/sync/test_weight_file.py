@@ -1,0 +1,62 @@
+"""Written weights come back bit by bit, and say which version they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vime_trainers.sync.weight_file import check_version, file_shapes, iterate_file, write_weight_file
+
+WEIGHTS = {
+    "a": torch.tensor([[1.0, -0.0], [float("inf"), 3.14159274]]),
+    "b": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3),
+}
+
+
+def test_every_bit_and_dtype_comes_back(tmp_path: Path):
+    written = write_weight_file(tmp_path / "w.safetensors", WEIGHTS.items(), version=3)
+    read = dict(iterate_file(written.path))
+    assert read.keys() == WEIGHTS.keys()
+    for name, tensor in WEIGHTS.items():
+        assert read[name].dtype == tensor.dtype
+        assert torch.equal(read[name].view(torch.uint8), tensor.view(torch.uint8))
+    assert file_shapes(written.path) == {"a": (2, 2), "b": (2, 3)}
+    assert (written.num_tensors, written.num_bytes) == (2, 4 * 4 + 6 * 2)
+
+
+def test_a_view_is_written_as_what_it_shows(tmp_path: Path):
+    source = torch.arange(12.0).reshape(3, 4)
+    written = write_weight_file(tmp_path / "w", {"t": source.t(), "row": source[1]}.items(), version=0)
+    read = dict(iterate_file(written.path))
+    assert torch.equal(read["t"], source.t())
+    assert torch.equal(read["row"], source[1])
+
+
+def test_a_parameter_is_written_without_its_graph(tmp_path: Path):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    written = write_weight_file(tmp_path / "w", [("p", parameter)], version=0)
+    assert torch.equal(dict(iterate_file(written.path))["p"], torch.ones(2))
+
+
+def test_another_version_is_stale(tmp_path: Path):
+    written = write_weight_file(tmp_path / "w", WEIGHTS.items(), version=3)
+    check_version(written.path, "3")
+    with pytest.raises(ValueError, match="holds weight version 3, not 4: a stale file"):
+        check_version(written.path, "4")
+
+
+def test_a_failed_write_keeps_the_old_file_and_nothing_else(tmp_path: Path):
+    path = tmp_path / "w.safetensors"
+    write_weight_file(path, WEIGHTS.items(), version=1)
+    shared = torch.zeros(4)
+    with pytest.raises(RuntimeError, match="share memory"):
+        write_weight_file(path, [("a", shared), ("b", shared)], version=2)
+    check_version(path, "1")
+    assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
+
+
+def test_the_update_info_names_file_and_version(tmp_path: Path):
+    written = write_weight_file(tmp_path / "sub" / "w", WEIGHTS.items(), version=12)
+    assert written.update_info == {"path": str((tmp_path / "sub" / "w").resolve()), "version": "12"}
