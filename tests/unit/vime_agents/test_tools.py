@@ -163,11 +163,6 @@ def unknown_type(a: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
     return 0
 
 
-def not_json(a: object.__class__.__subclasses__) -> int:  # type: ignore[valid-type]
-    """Doc."""
-    return 0
-
-
 def no_schema(a: Tool) -> int:
     """Doc."""
     return 0
