@@ -1,23 +1,30 @@
-"""A process group beside the default one, for trainer and engines that share no other group."""
+"""A gloo group beside the default one, for a trainer and engines that share no other group."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
-from torch.distributed import ProcessGroup
+from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
+
+TIMEOUT_S = 300.0
 
 
-def join_group(address: str, port: int, *, rank: int, world_size: int) -> ProcessGroup:
-    """Join a gloo group by TCP; blocks until `world_size` members are there. Rank 0 listens on `port`."""
-    from vllm.distributed.utils import stateless_init_torch_distributed_process_group
+def join_group(
+    address: str, port: int, *, rank: int, world_size: int, timeout_s: float = TIMEOUT_S
+) -> ProcessGroupGloo:
+    """Join by TCP; blocks until `world_size` members are there. Rank 0 listens on `port`.
 
-    group = stateless_init_torch_distributed_process_group(address, port, rank, world_size, "gloo")
-    if not isinstance(group, ProcessGroup):
-        raise TypeError(f"vLLM returned a {type(group).__name__} where a ProcessGroup was expected")
-    return group
+    `torch.distributed.init_process_group` is not used: a process has one default group, and both sides
+    have theirs already.
+    """
+    timeout = timedelta(seconds=timeout_s)
+    store = TCPStore(address, port, world_size, is_master=rank == 0, timeout=timeout)
+    return ProcessGroupGloo(PrefixStore("weight-sync", store), rank, world_size, timeout)
 
 
-def broadcast_bytes(group: ProcessGroup, tensor: torch.Tensor) -> None:
-    """Broadcast a contiguous tensor from rank 0, as bytes: gloo does not know every dtype."""
-    options = torch.distributed.BroadcastOptions()
+def broadcast_bytes(group: ProcessGroupGloo, tensor: torch.Tensor) -> None:
+    """Broadcast a contiguous tensor on the CPU from rank 0, as bytes: gloo does not know every dtype."""
+    options = BroadcastOptions()
     options.rootRank, options.rootTensor = 0, 0
-    group.broadcast([tensor.view(-1).view(torch.uint8)], options).wait()
+    group.broadcast([tensor.reshape(-1).view(torch.uint8)], options).wait()

@@ -158,7 +158,7 @@ class GlooTransfer(CheckpointTransfer):
 
     init_info_cls = GlooInit
     update_info_cls = GlooUpdate
-    _group: torch.distributed.ProcessGroup | None = None
+    _group: torch.distributed.ProcessGroupGloo | None = None
 
     def init_transfer_engine(self, init_info: GlooInit) -> None:
         """Join the trainer's group; blocks until all members are there."""
