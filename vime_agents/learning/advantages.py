@@ -8,6 +8,7 @@ A group of one, and a group of equal rewards, give exactly 0: nothing can be lea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,5 +63,5 @@ def get_estimator(name: str) -> Estimator:
         function = load_object(name, "--advantage-estimator")
         if not callable(function):
             raise ConfigError(f"--advantage-estimator {name!r} is not a function")
-        return function
+        return cast(Estimator, function)
     raise UnknownIdError("advantage estimator", name, ESTIMATORS)

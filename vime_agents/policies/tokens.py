@@ -14,8 +14,15 @@ from vime_agents.token_log import SampledTokens
 class EngineAnswer(Protocol):
     """What an engine gives back."""
 
-    sampled: SampledTokens
-    finish_reason: str
+    @property
+    def sampled(self) -> SampledTokens:
+        """Ids, log-probs, weight versions."""
+        ...
+
+    @property
+    def finish_reason(self) -> str:
+        """stop, length, abort, ..."""
+        ...
 
 
 class TokenEngine(Protocol):

@@ -43,6 +43,7 @@ def _packaged(tokenizer: Any, name: str) -> Any:
     except ImportError as error:
         raise MissingDependencyError("renderers", "tokens", f"--renderer {name}") from error
     try:
-        return renderers.create_renderer(tokenizer, renderers.config_from_name(name))
+        config: Any = renderers.config_from_name(name)
+        return renderers.create_renderer(tokenizer, config)
     except (AssertionError, KeyError, ValueError) as error:
         raise ConfigError(f"--renderer {name}: {error}") from error

@@ -216,8 +216,9 @@ class EpisodePlay:
 
     async def _bounded(self, awaitable: Coroutine[Any, Any, T], limit_s: float, stage: str) -> T:
         self.awaiting = stage
+        deadline = asyncio.timeout(limit_s)
         try:
-            async with asyncio.timeout(limit_s) as deadline:
+            async with deadline:
                 return await awaitable
         except TimeoutError:
             if deadline.expired() or stage == "generation":

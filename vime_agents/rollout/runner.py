@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class Runner:
         self.stats = RunnerStats()
         self._in_flight: dict[str, tuple[EpisodePlay, float]] = {}
 
-    async def run(self, requests: Iterable[EpisodeRequest]) -> AsyncIterator[Episode]:
+    async def run(self, requests: Iterable[EpisodeRequest]) -> AsyncGenerator[Episode, None]:
         """Play every request; episodes come in the order in which they finish."""
         source = iter(requests)
         finished: asyncio.Queue[Episode | BaseException | None] = asyncio.Queue()
@@ -92,12 +92,13 @@ class Runner:
 
     async def play(self, request: EpisodeRequest) -> Episode:
         """Play one request, with retries; the record of the last attempt."""
-        for attempt in range(self.max_retries + 1):
-            episode, retryable = await self._attempt(request, attempt)
-            if not retryable or attempt == self.max_retries:
-                break
+        attempt = 0
+        episode, retryable = await self._attempt(request, attempt)
+        while retryable and attempt < self.max_retries:
             self.stats.retries += 1
             await asyncio.sleep(self.retry_backoff_s * 2**attempt)
+            attempt += 1
+            episode, retryable = await self._attempt(request, attempt)
         self.stats.episodes += 1
         self.stats.failures += episode.outcome.kind == "failed"
         return episode

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import ray
 
 from vime_agents.errors import ConfigError, ServingError
+from vime_trainers.ray.reaper import MARK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +50,30 @@ def ray_cluster(address: str | None, needs: Needs) -> Iterator[bool]:
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     # Future behaviour of Ray, asked for now so that it does not warn.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    _start(address, needs)
+    with _reaped() if address is None else contextlib.nullcontext():
+        _start(address, needs)
+        try:
+            yield _check_resources(address, needs)
+        finally:
+            ray.shutdown()
+
+
+@contextlib.contextmanager
+def _reaped() -> Iterator[None]:
+    """Whatever is started inside ends with this process, even by SIGKILL, at the latest on the way out."""
+    mark = os.environ[MARK] = uuid.uuid4().hex
+    unmarked = {name: value for name, value in os.environ.items() if name != MARK}
+    reaper = subprocess.Popen(
+        [sys.executable, "-IS", str(Path(__file__).with_name("reaper.py")), mark],
+        stdin=subprocess.PIPE,
+        env=unmarked,
+        start_new_session=True,
+    )
     try:
-        yield _check_resources(address, needs)
+        yield
     finally:
-        ray.shutdown()
+        del os.environ[MARK]
+        reaper.communicate()
 
 
 def _start(address: str | None, needs: Needs) -> None:

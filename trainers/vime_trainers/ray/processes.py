@@ -27,7 +27,7 @@ from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.ray.engine_actor import create_engine
 from vime_trainers.ray.rollout_actor import RolloutConfig, create_player
 from vime_trainers.ray.trainer_group import TrainerGroup
-from vime_trainers.sync.probe import probe_tokens
+from vime_trainers.sync.probe import NUM_TOKENS, probe_tokens
 from vime_trainers.sync.publisher import WeightPublisher
 
 _STOP_S = 30.0
@@ -116,7 +116,8 @@ async def start_processes(
         clients = [EngineClient(url) for url in urls]
         for client in clients:
             stack.push_async_callback(client.aclose)
-        probe = probe_tokens(model.vocab_size)
+        # The engine wants room for one more token behind the probe.
+        probe = probe_tokens(model.vocab_size, num_tokens=min(NUM_TOKENS, config.rollout_max_context_len - 1))
         yield Processes(
             trainer=trainer,
             engines=engines,

@@ -148,15 +148,15 @@ class _Loop:
         with self.phase("train"):
             trained = await asyncio.to_thread(self.processes.trainer.update, batch)
         sync = await self.sync(update)
-        if update == self.config.num_rollout or _due(update, self.config.save_interval):
-            with self.phase("checkpoint"):
-                await self.checkpoint(update)
         metrics = {**batch.metrics, **trained, **sync, **_components(episodes), "weight_version": update}
         self.run.log("train", update, metrics | self.seconds_metrics())
         self.progress.updated(update, metrics, self.seconds)
-        last = update == self.config.num_rollout and self.config.eval_interval > 0
-        if last or _due(update, self.config.eval_interval):
+        last = update == self.config.num_rollout
+        if (last and self.config.eval_interval > 0) or _due(update, self.config.eval_interval):
             await self.evaluate(update)
+        # The checkpoint comes last: a run that resumes from it finds every event up to it.
+        if last or _due(update, self.config.save_interval):
+            await self.checkpoint(update)
 
     async def collect(self, rollout: int) -> list[Episode]:
         """Play a rollout's episodes; each is on the disk as soon as it is finished."""
@@ -227,8 +227,10 @@ class _Loop:
 
     async def checkpoint(self, update: int) -> None:
         """Write a checkpoint; it counts once it is complete."""
-        with self.run.new_checkpoint(update) as folder:
+        self.seconds = {}
+        with self.phase("checkpoint"), self.run.new_checkpoint(update) as folder:
             await asyncio.to_thread(self.processes.trainer.save, folder)
+        self.run.log("checkpoint", update, self.seconds_metrics())
 
     async def save_hf(self) -> None:
         """Write the final weights as a Hugging Face folder."""

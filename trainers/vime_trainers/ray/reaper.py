@@ -1,0 +1,52 @@
+"""Ends what a dead driver left on this machine. Standard library only; run as a file.
+
+Ray ends its main processes when the driver is killed, but its agents only minutes later. Every process that
+a driver starts inherits a mark in its environment; this one holds a pipe to the driver, and when the pipe
+closes it kills whatever still carries the mark.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+MARK = "VIME_AGENTS_DRIVER"
+_GIVE_UP_S = 30.0
+
+
+def marked(mark: str) -> list[int]:
+    """Processes, zombies aside, whose environment carries the mark."""
+    needle = f"{MARK}={mark}".encode()
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and int(folder.name) != os.getpid():
+            try:
+                if needle in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+            except OSError:  # it ended meanwhile, or is another user's
+                continue
+    return found
+
+
+def main(mark: str) -> int:
+    """Wait for the owner's end, then kill; the number of processes that would not die."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the owner decides
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    while sys.stdin.buffer.read(1024):
+        continue
+    deadline = time.monotonic() + _GIVE_UP_S
+    while (left := marked(mark)) and time.monotonic() < deadline:
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.05)
+    return len(left)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
