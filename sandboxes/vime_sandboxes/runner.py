@@ -72,6 +72,9 @@ class Output:
 
     def __init__(self, limit: int) -> None:
         self.total = 0
+        self.open = True
+        self.wanted = True
+        """False once its command has been answered: what a background process still writes goes nowhere."""
         self._head_limit = (limit + 1) // 2
         self._tail_limit = limit - self._head_limit
         self._head, self._tail = bytearray(), bytearray()
@@ -93,7 +96,7 @@ class Output:
 class Command:
     """One running EXEC."""
 
-    def __init__(self, request: int, pid: int, deadline: float, outputs: dict[int, Output]) -> None:
+    def __init__(self, request: int, pid: int, deadline: float, outputs: list[tuple[int, Output]]) -> None:
         self.request, self.pid, self.deadline, self.outputs = request, pid, deadline, outputs
         self.started = time.monotonic()
         self.timed_out = False
@@ -213,11 +216,10 @@ class Runner:
             os.close(pipes[1][0])
             self._send(request, FAILED, stage, number, text)
             return
-        outputs = {}
-        for fd in (pipes[0][0], pipes[1][0]):
+        outputs = [(pipes[0][0], Output(max_output)), (pipes[1][0], Output(max_output))]
+        for fd, output in outputs:
             os.set_blocking(fd, False)
-            outputs[fd] = Output(max_output)
-            self._watch(fd, lambda fd=fd, out=outputs[fd]: self._read_output(fd, out))
+            self._watch(fd, lambda fd=fd, output=output: self._read_output(fd, output))
         self._commands[pid] = Command(request, pid, time.monotonic() + timeout_s, outputs)
 
     def _become(
@@ -247,16 +249,18 @@ class Runner:
         finally:
             os._exit(127)
 
-    def _read_output(self, fd: int, output: Output | None) -> bool:
+    def _read_output(self, fd: int, output: Output) -> bool:
         """Take what is there; False when there is nothing more for now, or ever."""
         try:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
             return False
         if data:
-            if output is not None:
+            if output.wanted:
                 output.add(data)
             return True
+        # From here on the number may come to mean another command's pipe; `open` says that it is not ours.
+        output.open = False
         self._poll.unregister(fd)
         del self._handlers[fd]
         os.close(fd)
@@ -280,17 +284,16 @@ class Runner:
 
     def _finish(self, command: Command, code: int) -> None:
         """Answer as soon as the command itself has ended, whoever still holds its output."""
-        for kind, (fd, output) in zip((STDOUT, STDERR), command.outputs.items(), strict=True):
+        for kind, (fd, output) in zip((STDOUT, STDERR), command.outputs, strict=True):
             limit = output.total + _DRAIN_LIMIT
-            while fd in self._handlers and output.total < limit and self._read_output(fd, output):
+            while output.open and output.total < limit and self._read_output(fd, output):
                 pass
-            if fd in self._handlers:  # a background process holds it: let it write to nowhere
-                self._handlers[fd] = lambda fd=fd: self._read_output(fd, None)
+            output.wanted = False
             content = output.content()
             for start in range(0, len(content), CHUNK):
                 self._send(command.request, kind, content[start : start + CHUNK])
         numbers = (max(code, 0), max(-code, 0), int(command.timed_out))
-        totals = (o.total for o in command.outputs.values())
+        totals = (output.total for _, output in command.outputs)
         duration_s = time.monotonic() - command.started
         fields = (str(n).encode() for n in (*numbers, *totals, duration_s))
         self._send(command.request, EXITED, *fields)

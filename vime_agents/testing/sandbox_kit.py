@@ -1,0 +1,40 @@
+"""What the sandbox checks are written with, and the list of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from vime_agents.errors import ContractError
+from vime_agents.sandbox import ExecResult, Sandbox, SandboxProvider, SandboxSpec
+
+Check = Callable[[SandboxProvider, SandboxSpec], Awaitable[None]]
+CHECKS: dict[str, Check] = {}
+"""Name -> check; a check raises ContractError when the backend breaks the promise in its docstring."""
+
+
+def check(function: Check) -> Check:
+    """Add a check to the list."""
+    CHECKS[getattr(function, "__name__")] = function  # noqa: B009 - a Callable has no declared name
+    return function
+
+
+@contextlib.asynccontextmanager
+async def opened(provider: SandboxProvider, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+    """A sandbox that is closed at the end."""
+    sandbox = await provider.create(spec)
+    try:
+        yield sandbox
+    finally:
+        await sandbox.close()
+
+
+def expect(condition: bool, promise: str, seen: object) -> None:
+    """Fail unless `condition`; `promise` says what should have been."""
+    if not condition:
+        raise ContractError(f"{promise}; saw {seen!r:.1000}")
+
+
+async def python(sandbox: Sandbox, program: str, *arguments: str, timeout_s: float = 30.0) -> ExecResult:
+    """Run a program text by the python3 inside."""
+    return await sandbox.exec(["python3", "-IS", "-c", program, *arguments], timeout_s=timeout_s)
