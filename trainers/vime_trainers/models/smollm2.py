@@ -92,7 +92,7 @@ def _convert(gguf: Path, out: Path) -> None:
     model = LlamaForCausalLM(LlamaConfig(**config))
     model.load_state_dict(source.state_dict())
     model.tie_weights()
-    model.to(torch.bfloat16)
+    model.to(dtype=torch.bfloat16)
     model.generation_config = GenerationConfig(bos_token_id=_BOS, eos_token_id=_EOS, pad_token_id=_EOS)
     model.save_pretrained(out)
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)

@@ -41,14 +41,17 @@ class WeightBroadcast:
         """
         world_size = 1 + len(clients) * workers_per_engine
         common = {"master_address": address, "master_port": port, "world_size": world_size}
-        group, *_ = await asyncio.gather(
-            asyncio.to_thread(join_group, address, port, rank=0, world_size=world_size),
+        # Every member blocks until the last one is there: all have to join at once.
+        joining = asyncio.create_task(
+            asyncio.to_thread(join_group, address, port, rank=0, world_size=world_size)
+        )
+        await asyncio.gather(
             *(
                 client.init_weight_transfer({**common, "rank_offset": 1 + at * workers_per_engine})
                 for at, client in enumerate(clients)
-            ),
+            )
         )
-        return cls(group)
+        return cls(await joining)
 
     @staticmethod
     def update_info(weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Any]:
