@@ -249,6 +249,7 @@ async def sandboxes_share_nothing(provider: SandboxProvider, spec: SandboxSpec) 
         script = f"for d in . /tmp /var/tmp /dev/shm; do echo x > $d/{name}; done 2>/dev/null; true"
         await first.exec(["sh", "-c", script])
         seen = await second.exec(["sh", "-c", f"ls -d ./{name} /tmp/{name} /var/tmp/{name} /dev/shm/{name}"])
+        await first.exec(["rm", "-f", f"/tmp/{name}", f"/var/tmp/{name}", f"/dev/shm/{name}"])
         expect(seen.stdout == b"", "nothing of the first sandbox", seen)
         seen = await second.exec(["ls", "-A"])
         expect(seen.stdout == b"", "an empty working directory", seen)

@@ -77,7 +77,8 @@ async def commands_have_no_privileges(provider: SandboxProvider, spec: SandboxSp
         "s = dict(l.split(':\\t', 1) for l in open('/proc/self/status').read().splitlines() if ':\\t' in l)\n"
         "print(os.getuid() != 0, int(s['CapEff'], 16), s['NoNewPrivs'])\n"
         "for p in ('/usr/x', '/etc/x', '/x', '/dev/x'):\n"
-        "    try: open(p, 'w'); print('wrote', p)\n"
+        "    p += '-vime-check'\n"
+        "    try: open(p, 'w'); os.remove(p); print('wrote', p)\n"
         "    except OSError: pass\n"
     )
     async with opened(provider, spec) as sandbox:
