@@ -23,9 +23,9 @@ def token_tis(
     return ratio.clamp(max=clip).where(mask, ratio.new_ones(())), (ratio > clip) & mask
 
 
-def effective_sample_share(weights: Tensor) -> Tensor:
+def effective_sample_share(total: float, total_of_squares: float, count: float) -> float:
     """`(sum w)^2 / (n sum w^2)` (Kish 1965): 1 when all weights are equal, 1/n when one outweighs all."""
-    return weights.sum().square() / (weights.numel() * weights.square().sum())
+    return total**2 / (count * total_of_squares)
 
 
 def abs_difference(log_probs: Tensor, rollout_log_probs: Tensor, mask: Tensor) -> Tensor:

@@ -82,7 +82,8 @@ def token_loss(
         loss.detach(),
         (weights * policy.detach()).sum(),
         entropy.detach().sum(),
-        k3(current, rollout_log_probs, mask).sum(),
+        # The tokens are samples of the rollout policy, so its log-probs come first.
+        k3(rollout_log_probs, current, mask).sum(),
         difference.sum(),
         ratio.detach().sum(),
         clipped.sum(),

@@ -99,11 +99,14 @@ def _unshare_steps(optimizer: Any) -> None:
 
 
 def _allow_missing_step() -> None:
-    """Loading writes parameter states without `step`, and then looks for it."""
+    """Loading has set `step` already, and then looks for it once more among the tensors to be copied."""
     original = DistributedOptimizer._set_main_param_and_optimizer_states
 
     def with_step(self: Any, model_param: Any, tensors: dict[str, Any]) -> Any:
-        tensors.setdefault("step", None)
+        group, position = self.model_param_group_index_map[model_param]
+        state = self.optimizer.state[self.optimizer.param_groups[group]["params"][position]]
+        if "step" in state:
+            tensors.setdefault("step", state["step"])
         with torch.no_grad():
             return original(self, model_param, tensors)
 

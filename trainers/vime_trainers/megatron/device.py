@@ -35,15 +35,18 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if has_cuda() else torch.device("cpu")
 
 
-def init_process_group() -> None:
+def init_process_group() -> bool:
     """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe; alone without them.
 
     On accelerators LOCAL_RANK picks the device, where more than one is visible.
+
+    Returns:
+        False when this process is in a process group already.
     """
     if has_cuda():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     if dist.is_initialized():
-        return
+        return False
     backend = "cpu:gloo,cuda:nccl" if has_cuda() else "gloo"
     if "RANK" in os.environ:
         missing = {"WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} - set(os.environ)
@@ -54,6 +57,7 @@ def init_process_group() -> None:
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    return True
 
 
 class _CudaLiteralsToCpu(TorchFunctionMode):

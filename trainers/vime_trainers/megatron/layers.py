@@ -6,6 +6,7 @@ rows (`thd`) with context parallelism.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -88,8 +89,11 @@ class SDPACoreAttention(MegatronModule):
         return torch.cat(rows(query, key, value, lengths))
 
     def _rows(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> list[Tensor]:
-        parts = zip(query.split(lengths), key.split(lengths), value.split(lengths), strict=True)
-        return [self._attend(q, k, v) for q, k, v in parts]
+        """Neighbours of equal length are one call; packs are laid out longest row first, so there are many."""
+        runs = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
+        sizes = [length * count for length, count in runs]
+        parts = zip(runs, query.split(sizes), key.split(sizes), value.split(sizes), strict=True)
+        return [self._attend(q, k, v, num_rows=count) for (_, count), q, k, v in parts]
 
     def _context_parallel_rows(
         self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]
@@ -113,9 +117,11 @@ class SDPACoreAttention(MegatronModule):
             offset += local
         return out
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, first: int = 0) -> Tensor:
-        """Causal attention of one stretch of a row; `first` is the position of its first query."""
-        q, k, v = (x.transpose(0, 1).unsqueeze(0) for x in (query, key, value))
+    def _attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, num_rows: int = 1, first: int = 0
+    ) -> Tensor:
+        """Causal attention of rows of equal length; `first` is the position of the first query in its row."""
+        q, k, v = (x.unflatten(0, (num_rows, -1)).transpose(1, 2) for x in (query, key, value))
         mask = None
         if first:
             shape = (q.shape[2], k.shape[2])
@@ -123,4 +129,4 @@ class SDPACoreAttention(MegatronModule):
         out = F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=True
         )
-        return out.squeeze(0).transpose(0, 1).flatten(1)
+        return out.transpose(1, 2).flatten(2).flatten(0, 1)

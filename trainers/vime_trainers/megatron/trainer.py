@@ -17,13 +17,14 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vime_agents.errors import ConfigError, NonFiniteError
 from vime_agents.trainer import Batch
+from vime_trainers.losses.corrections import effective_sample_share
 from vime_trainers.losses.token_loss import SUMS, token_loss
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
@@ -48,12 +49,17 @@ class MegatronTrainer:
         self.num_skipped = 0
         install_cpu_shims()
         with cpu_compat():
-            init_process_group()
+            self._owns_process_group = init_process_group()
             _init_model_parallel(config)
             self.model = build_model(config, self.shape)
             load_hf_weights(self.model, config.hf_checkpoint, self.shape)
             self.ddp = _wrap(config, self.model)
-            self.optimizer = get_megatron_optimizer(_optimizer_config(config), [self.ddp])
+            settings = _optimizer_config(config)
+            self.optimizer = get_megatron_optimizer(
+                settings,
+                [self.ddp],
+                get_standard_config_overrides(settings),  # wd_mult = 0 on norms and biases
+            )
         self.model.config.finalize_model_grads_func = _finalize_grads
 
     # -------------------------------------------------------------------------------------------- update
@@ -178,8 +184,10 @@ class MegatronTrainer:
         return self.config.lr * min(1.0, (update + 1) / warmup) if warmup else self.config.lr
 
     def _set_learning_rate(self) -> None:
+        """What Megatron-LM's scheduler does before each step, for a constant rate after a warm-up."""
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate(self.version)
+            group["weight_decay"] = self.config.weight_decay * group["wd_mult"]
 
     # ----------------------------------------------------------------------------------- what others read
 
@@ -230,9 +238,9 @@ class MegatronTrainer:
         self.version, self.num_skipped = counters["version"], counters["num_skipped"]
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Give up the parallel state, and the process group if the trainer made it."""
         parallel_state.destroy_model_parallel()
-        if dist.is_initialized():
+        if self._owns_process_group:
             dist.destroy_process_group()
 
 
@@ -281,7 +289,7 @@ def _metrics(sums: dict[str, float]) -> dict[str, float]:
         "ratio_mean": sums["ratio"] / count,
         "clip_fraction": sums["clipped"] / count,
         "tis_clip_fraction": sums["tis_clipped"] / count,
-        "ess": sums["is_weight"] ** 2 / (count * sums["is_weight_squared"]),
+        "ess": effective_sample_share(sums["is_weight"], sums["is_weight_squared"], count),
     }
 
 

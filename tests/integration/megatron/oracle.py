@@ -1,0 +1,122 @@
+"""What the trainer must compute, by other means: transformers models and plain torch, one row at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from vime_agents.trainer import Batch, TrainingSample
+
+VOCAB_SIZE = 131
+"""Odd, so that tensor parallelism has to pad it."""
+TEMPERATURE = 0.8
+TIS_CLIP, ENTROPY_COEF, KL_COEF = 1.05, 0.02, 0.1
+LR, CLIP_GRAD, ADAM_EPS, WEIGHT_DECAY = 1e-2, 0.05, 1e-3, 0.1
+
+SHAPES = {
+    "llama": {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72},
+    "qwen2": {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64},
+    "qwen3": {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "head_dim": 24},
+}
+
+
+def make_model(family: str, folder: Path) -> None:
+    """A random model whose norms and biases are random too, so that leaving one out shows."""
+    config_class = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config"}[family]
+    config = getattr(transformers, config_class)(
+        vocab_size=VOCAB_SIZE,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        max_position_embeddings=256,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=family != "qwen2",
+        **SHAPES[family],
+    )
+    config.rope_parameters = {"rope_type": "default", "rope_theta": 5000.0}
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+
+
+def load(folder: Path) -> torch.nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager"
+    )
+
+
+def make_batch(num_samples: int) -> Batch:
+    """Ragged rows with gaps in their masks; the weights are those of seq-mean-token-mean."""
+    rng = np.random.default_rng(1)
+    samples = []
+    for index in range(num_samples):
+        size = int(rng.integers(3, 40))
+        mask = rng.random(size) < 0.5
+        mask[0], mask[size // 2] = False, True
+        where = lambda values: np.where(mask, values, 0).astype(np.float32)  # noqa: B023, E731
+        samples.append(
+            TrainingSample(
+                id=f"e{index}/agent/0",
+                episode_id=f"e{index}",
+                group_id="g",
+                agent="agent",
+                token_ids=rng.integers(0, VOCAB_SIZE, size).astype(np.int32),
+                loss_mask=mask,
+                rollout_logprobs=np.where(mask, rng.uniform(-6, -3, size), np.nan).astype(np.float32),
+                advantages=where(rng.normal(size=size)),
+                weights=where(np.full(size, 1 / (num_samples * mask.sum()))),
+                weight_versions=np.where(mask, 0, -1).astype(np.int32),
+            )
+        )
+    return Batch(samples=tuple(samples), temperature=TEMPERATURE)
+
+
+def log_softmax(model: torch.nn.Module, ids: np.ndarray, temperature: float) -> torch.Tensor:
+    """[num_tokens - 1, vocabulary] log-probs of what follows each token but the last."""
+    logits = model(torch.from_numpy(ids.astype(np.int64))[None], use_cache=False).logits[0, :-1]
+    return torch.log_softmax(logits / temperature, -1)
+
+
+def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """On-policy policy gradient with truncated importance sampling, entropy bonus and k2 penalty."""
+    total = torch.zeros(())
+    for sample in batch.samples:
+        table = log_softmax(model, sample.token_ids, batch.temperature)
+        for t in np.flatnonzero(sample.loss_mask):
+            log_probs = table[t - 1]
+            chosen = log_probs[int(sample.token_ids[t])]
+            gap = chosen - float(sample.rollout_logprobs[t])
+            weight = min(gap.exp().item(), TIS_CLIP)
+            policy = -weight * float(sample.advantages[t]) * (chosen - chosen.detach()).exp()
+            entropy = -(log_probs.exp() * log_probs).sum()
+            term = policy - ENTROPY_COEF * entropy + KL_COEF * gap**2 / 2
+            total = total + float(sample.weights[t]) * term
+    return total
+
+
+def gradients(model: torch.nn.Module, batch: Batch) -> tuple[float, dict[str, torch.Tensor], float]:
+    """Loss, gradient of each parameter, and the norm of all."""
+    model.zero_grad()
+    value = loss(model, batch)
+    value.backward()
+    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found.values()]))
+    return value.item(), found, norm.item()
+
+
+def train(model: torch.nn.Module, batch: Batch, num_updates: int) -> dict[str, torch.Tensor]:
+    """AdamW with clipping; like Megatron, no weight decay on norms and biases."""
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, eps=ADAM_EPS, betas=(0.9, 0.999))
+    for _ in range(num_updates):
+        gradients(model, batch)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_GRAD)
+        optimizer.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
