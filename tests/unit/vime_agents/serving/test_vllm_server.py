@@ -55,6 +55,7 @@ def test_the_environment_pins_cpu_threads_and_picks_gpus():
     config = VllmServerConfig(model=Path("/m"), omp_num_threads=2, cpu_cores="0-1", cuda_visible_devices="3")
     cpu = server_environment(config, device="cpu")
     assert (cpu["OMP_NUM_THREADS"], cpu["VLLM_CPU_OMP_THREADS_BIND"]) == ("2", "0-1")
+    assert cpu["OMP_WAIT_POLICY"] == "PASSIVE"
     assert server_environment(config, device="gpu")["CUDA_VISIBLE_DEVICES"] == "3"
 
 
