@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -50,7 +51,7 @@ def load(folder: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     return {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
-async def syncs(folder: Path, shm: Path) -> tuple[dict[str, list[float]], dict[str, float]]:
+async def syncs(folder: Path, shm: Path) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Seconds of every phase of every round, by size; and what is one number for all."""
     tokens = probe_tokens(check_hf_folder(folder).vocab_size)
     logprobs = reference(folder, tokens)
@@ -72,7 +73,10 @@ async def syncs(folder: Path, shm: Path) -> tuple[dict[str, list[float]], dict[s
                     rows.setdefault(f"{label} {name}", []).append(seconds)
         await client.aclose()
         (shm / "weights.safetensors").unlink()
-    return rows, {"server start s": server.startup_s or 0.0, "largest probe difference (nats)": worst}
+    return rows, {
+        "server start s": server.startup_s or 0.0,
+        "largest probe difference (nats)": f"{worst:.1e}",
+    }
 
 
 def phases(done: SyncReport, write_s: float) -> dict[str, float]:
