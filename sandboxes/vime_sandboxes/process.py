@@ -9,9 +9,11 @@ import asyncio
 import contextlib
 import json
 import os
+import py_compile
 import signal
 import socket
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -28,8 +30,13 @@ def _interpreter() -> profile.Interpreter:
 
 
 @cache
-def _runner_source() -> bytes:
-    return Path(__file__).with_name("runner.py").read_bytes()
+def _runner_code() -> bytes:
+    # Compiled here, by the same Python that is inside: compiling it there would take a third of the start.
+    source = Path(__file__).with_name("runner.py")
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = Path(folder, "runner.pyc")
+        py_compile.compile(str(source), str(compiled), doraise=True)
+        return compiled.read_bytes()
 
 
 class BoxProcess:
@@ -90,7 +97,7 @@ async def start(spec: SandboxSpec) -> BoxProcess:
     """
     info_read, info_write = os.pipe()
     block_read, block_write = os.pipe()
-    data = [_memory_file(b) for b in (_runner_source(), profile.PASSWD, profile.GROUP)]
+    data = [_memory_file(b) for b in (_runner_code(), profile.PASSWD, profile.GROUP)]
     fds = profile.Descriptors(info_write, block_read, *data)
     try:
         box = _spawn(spec, fds)

@@ -22,7 +22,7 @@ from vime_agents.sandbox import SandboxSpec
 
 WORKDIR = "/work"
 INNER_ID = 1000
-RUNNER_PATH = "/run/vime-runner.py"
+RUNNER_PATH = "/run/vime-runner.pyc"
 ALTERNATIVES = (
     "Elsewhere it needs unprivileged user namespaces: inside Docker, start the container with "
     "--security-opt seccomp=unconfined --security-opt systempaths=unconfined; on Ubuntu 24.04 and later, "

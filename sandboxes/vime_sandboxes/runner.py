@@ -1,7 +1,7 @@
 """The program that a sandbox runs as its process 1: it starts commands and moves files for the owner outside.
 
-It is started as `python3 -IS runner.py TTL_S DATA_BYTES MAX_PROCESSES FILE_BYTES` with one socket as both
-standard input and output. The owner imports this module for the frame format only.
+It is started, compiled, as `python3 -IS runner.pyc TTL_S DATA_BYTES MAX_PROCESSES FILE_BYTES` with one socket
+as both standard input and output. The owner imports this module for the frame format only.
 
     frame   = payload length (u32), request id (u32), kind (u8), payload
     payload = fields, each a length (u32) and that many bytes
@@ -9,7 +9,7 @@ standard input and output. The owner imports this module for the frame format on
 Being process 1 of its own pid namespace gives three things for nothing: no process inside can kill it, it
 inherits and reaps every orphan, and its end is the end of everything inside. It therefore ends when the
 owner's socket closes, and when its time is up. Only the standard library, and of that only what loads fast:
-`signal`, `json` and `subprocess` would more than double the time to start.
+`signal`, `json`, `collections` and `subprocess` would more than double the time to start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 HEADER = struct.Struct("!IIB")
 _LENGTH = struct.Struct("!I")
@@ -235,14 +238,13 @@ class Runner:
                 _signal.signal(number, _signal.SIG_DFL)
             self._prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
             # When memory runs out, commands die before process 1 does.
-            with open("/proc/self/oom_score_adj", "wb") as file:
-                file.write(b"1000")
+            os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), b"1000")
             stage = "cwd"
             os.chdir(cwd)
             stage = "exec"
             for which, value in self._limits:
                 resource.setrlimit(which, (value, value))
-            os.execvpe(arguments[0], arguments, environment)
+            execute(arguments, environment)
         except (OSError, ValueError) as error:
             number = (error.errno if isinstance(error, OSError) else 0) or errno.EINVAL
             os.write(out[2], f"{stage}\0{number}\0{error}".encode(errors="replace"))
@@ -297,6 +299,25 @@ class Runner:
         duration_s = time.monotonic() - command.started
         fields = (str(n).encode() for n in (*numbers, *totals, duration_s))
         self._send(command.request, EXITED, *fields)
+
+
+def execute(arguments: list[bytes], environment: dict[bytes, bytes]) -> None:
+    """Turn into a program, looked up on PATH. `os.execvpe` does the same, but imports `warnings` each time.
+
+    Raises:
+        OSError: it cannot be started; PermissionError only when no folder has one that can.
+    """
+    if b"/" in arguments[0]:
+        os.execve(arguments[0], arguments, environment)
+    problem: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for folder in environment.get(b"PATH", b"").split(b":"):
+        try:
+            os.execve(folder + b"/" + arguments[0], arguments, environment)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            problem = error
+    raise problem
 
 
 def read_piece(path: bytes, offset: int, length: int) -> bytes:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vime_agents.errors import (
+    CommandNotFound,
     ConfigError,
     ContractError,
     SandboxDead,
@@ -72,8 +73,8 @@ async def test_create_and_close_leave_no_process_no_descriptor_no_thread_and_no_
 async def test_failed_creation_leaves_nothing(provider, monkeypatch: pytest.MonkeyPatch) -> None:
     await (await provider.create(SandboxSpec())).close()
     before = (len(os.listdir("/proc/self/fd")), children())
-    monkeypatch.setattr(process, "_runner_source", lambda: b"raise SystemExit('no runner today')")
-    with pytest.raises(SandboxUnavailable, match="no runner today"):
+    monkeypatch.setattr(process, "_runner_code", lambda: b"not a program")
+    with pytest.raises(SandboxUnavailable, match="Bad magic number"):
         await provider.create(SandboxSpec())
     monkeypatch.setattr(profile, "RUNNER_PATH", "/proc/not/there")
     with pytest.raises(SandboxUnavailable, match=r"did not start.*user namespaces"):
@@ -317,3 +318,15 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+async def test_programs_are_found_as_execvp_finds_them(sandbox) -> None:
+    for folder, mode in (("first", 0o644), ("second", 0o755)):
+        await sandbox.write(f"{folder}/tool", b"#!/bin/sh\necho " + folder.encode(), mode=mode)
+    path = "/nowhere:/etc/passwd:/work/first:/work/second"
+    assert (await sandbox.exec(["tool"], env={"PATH": path})).text == "second\n"
+    assert (await sandbox.exec(["second/tool"])).text == "second\n"
+    with pytest.raises(SandboxPermissionError, match="may not run 'tool'"):
+        await sandbox.exec(["tool"], env={"PATH": "/work/first"})
+    with pytest.raises(CommandNotFound, match="no program 'tool'"):
+        await sandbox.exec(["tool"], env={"PATH": ""})
