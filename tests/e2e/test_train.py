@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.e2e.commands import Command, events, nothing_survives
 from vime_agents.config.train import TrainConfig
@@ -80,7 +81,7 @@ def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
         if "vllm.entrypoints" in line and "supervisor" not in line:
             os.kill(pid, signal.SIGKILL)
     assert second.wait(120) == 1
-    assert "engine" in second.tail()
+    assert "a vLLM engine died during the run" in second.tail()
     assert "Traceback" not in second.tail()
     nothing_survives(second)
 
@@ -121,3 +122,36 @@ def check_finished(config: TrainConfig, run_dir: Path) -> None:
     assert summary["eval_before"]["n"] == summary["eval_after"]["n"] == 16
     assert summary["eval_after"]["mean"] > summary["eval_before"]["ci_high"]
     assert (run_dir / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_engines_and_two_trainer_ranks_share_one_policy_by_broadcast(
+    flags: list[str], commands: list[Command], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    more = [
+        *("--run-dir", str(run_dir)),
+        *("--num-rollout", "2"),
+        *("--eval-interval", "0"),
+        *("--save-interval", "0"),
+        *("--rollout-num-engines", "2"),
+        *("--actor-num-gpus-per-node", "2"),
+        *("--update-weight-transport", "gloo"),
+        *("--save-hf", str(tmp_path / "final")),
+    ]
+    command = Command("train", *flags, *more, log=tmp_path / "two.log")
+    commands.append(command)
+    assert command.wait(600) == 0, command.tail()
+    nothing_survives(command)
+    first, second = events(run_dir, "train")
+    assert second["weight_version"] == 2
+    assert 0 < second["max_probe_logprob_diff"] < 1e-3
+    assert 0 < second["mean_rollout_train_logprob_diff"] < 1e-4
+    played = list(read_episodes(run_dir / "episodes" / "rollout-000001.jsonl"))
+    assert {v for e in played for t in e.trajectories for v in t.weight_versions} == {1}
+    assert {p.name for p in (run_dir / "logs").glob("vllm-*.log")} == {"vllm-0.log", "vllm-1.log"}
+    before = load_file(Path(ensure_tiny_qwen3()) / "model.safetensors")
+    after = load_file(tmp_path / "final" / "model.safetensors")
+    assert before.keys() == after.keys()
+    moved = max(float((before[name] - after[name]).abs().max()) for name in before)
+    assert 0 < moved <= 2.01e-3  # two Adam steps of at most 1e-3 each
+    assert first["tokens_trained"] > 0

@@ -115,8 +115,9 @@ class EngineOptions:
 class WeightSyncOptions:
     """Weight sync."""
 
-    update_weight_transport: Literal["disk", "nccl"] = "disk"
-    """How weights travel to the engines: a file in memory or on a shared disk, or GPU to GPU."""
+    update_weight_transport: Literal["disk", "gloo"] = "disk"
+    """How weights travel to the engines. disk: a file in memory or on a disk that all hosts see; gloo: a
+    broadcast over TCP, for several hosts without one."""
     update_weight_disk_dir: str | None = None
     """Folder of the file; none: memory of this machine (/dev/shm)."""
     sync_probe_tolerance: PositiveFloat = 1e-3

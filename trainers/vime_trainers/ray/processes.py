@@ -27,6 +27,7 @@ from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.ray.engine_actor import create_engine
 from vime_trainers.ray.rollout_actor import RolloutConfig, create_player
 from vime_trainers.ray.trainer_group import TrainerGroup
+from vime_trainers.sync.broadcast import form_group
 from vime_trainers.sync.probe import NUM_TOKENS, probe_tokens
 from vime_trainers.sync.publisher import WeightPublisher
 
@@ -75,6 +76,7 @@ class Processes:
         watch = asyncio.ensure_future(self._watch_engines())
         try:
             await _first_failure(work, watch)
+            await self.check_engines()
         finally:
             for task in (*work, watch):
                 task.cancel()
@@ -83,11 +85,15 @@ class Processes:
     async def _watch_engines(self, every_s: float = 1.0) -> None:
         """Never returns; raises when an engine died."""
         while True:
-            for engine in self.engines:
-                reason = await engine.death.remote()
-                if reason is not None:
-                    raise ServingError(f"a vLLM engine died during the run: {reason}")
+            await self.check_engines()
             await asyncio.sleep(every_s)
+
+    async def check_engines(self) -> None:
+        """Raises ServingError when an engine died, with the reason out of its log."""
+        for engine in self.engines:
+            reason = await engine.death.remote()
+            if reason is not None:
+                raise ServingError(f"a vLLM engine died during the run: {reason}")
 
 
 async def _first_failure(work: Sequence[asyncio.Future[None]], watch: asyncio.Future[None]) -> None:
@@ -116,6 +122,8 @@ async def start_processes(
         clients = [EngineClient(url) for url in urls]
         for client in clients:
             stack.push_async_callback(client.aclose)
+        if config.update_weight_transport == "gloo":
+            await _join_broadcast(trainer, clients, config.rollout_num_gpus_per_engine)
         # The engine wants room for one more token behind the probe.
         probe = probe_tokens(model.vocab_size, num_tokens=min(NUM_TOKENS, config.rollout_max_context_len - 1))
         yield Processes(
@@ -127,6 +135,18 @@ async def start_processes(
             weights_dir=weights_dir,
             startup_s={"engines": engine_s},
         )
+
+
+async def _join_broadcast(
+    trainer: TrainerGroup, clients: Sequence[EngineClient], workers_per_engine: int
+) -> None:
+    address, port = await asyncio.to_thread(trainer.address)
+
+    async def join(world_size: int) -> None:
+        await asyncio.to_thread(trainer.join_broadcast, address, port, world_size)
+
+    place = {"master_address": address, "master_port": port}
+    await form_group(clients, join, place, workers_per_engine=workers_per_engine)
 
 
 async def _both(
@@ -222,6 +242,7 @@ def engine_config(config: TrainConfig, *, log_path: Path) -> VllmServerConfig:
         model=Path(config.hf_checkpoint).expanduser(),
         max_model_len=config.rollout_max_context_len,
         seed=config.seed,
+        weight_transfer="file" if config.update_weight_transport == "disk" else "gloo",
         extra_args=(*(parallel if config.rollout_num_gpus_per_engine > 1 else ()), *config.vllm_argv),
         log_path=log_path.resolve(),
     )

@@ -35,6 +35,8 @@ from vime_trainers.ray.processes import Processes, start_processes
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.schedule import rollout_requests, training_tasks
 from vime_trainers.ray.summary import summarise
+from vime_trainers.ray.trainer_group import Dtype
+from vime_trainers.sync.publisher import SyncReport
 
 
 def train(config: TrainConfig) -> int:
@@ -114,6 +116,8 @@ class _Loop:
             top_k=config.rollout_top_k,
             max_tokens=config.rollout_max_response_len,
         )
+        self.dtype: Dtype = "bfloat16" if config.bf16 else "float32"
+        """Of the weights on their way to the engines."""
         self.seconds: dict[str, float] = {}
 
     async def begin(self, *, startup_s: float) -> None:
@@ -175,20 +179,41 @@ class _Loop:
 
     async def sync(self, update: int) -> dict[str, Any]:
         """Put the trainer's weights into every engine, and prove it."""
-        processes = self.processes
         with self.phase("sync"):
-            path = processes.weights_dir / "weights.safetensors"
-            export = await asyncio.to_thread(processes.trainer.export, path, version=update)
             logprobs = await self.probe_logprobs()
-            report = await processes.publisher.publish(
-                {"path": str(export.path), "version": str(update)}, update, trainer_logprobs=logprobs
-            )
-        seconds = {"export": export.seconds, **report.seconds}
+            if self.config.update_weight_transport == "disk":
+                report, seconds = await self._sync_by_file(update, logprobs)
+            else:
+                report, seconds = await self._sync_by_broadcast(update, logprobs)
         return {
             "max_probe_logprob_diff": report.max_probe_logprob_diff,
-            "sync_bytes": export.num_bytes,
-            **{f"sync_seconds/{name}": s for name, s in seconds.items()},
+            **{f"sync_seconds/{name}": s for name, s in (seconds | dict(report.seconds)).items()},
         }
+
+    async def _sync_by_file(self, update: int, logprobs: list[float]) -> tuple[SyncReport, dict[str, float]]:
+        processes = self.processes
+        path = processes.weights_dir / "weights.safetensors"
+        export = await asyncio.to_thread(processes.trainer.export, path, self.dtype, version=update)
+        info = {"path": str(export.path), "version": str(update)}
+        report = await processes.publisher.publish(info, update, trainer_logprobs=logprobs)
+        return report, {"export": export.seconds}
+
+    async def _sync_by_broadcast(
+        self, update: int, logprobs: list[float]
+    ) -> tuple[SyncReport, dict[str, float]]:
+        trainer = self.processes.trainer
+        shapes = await asyncio.to_thread(trainer.weight_shapes)
+        info = {
+            "names": list(shapes),
+            "shapes": [list(shape) for shape in shapes.values()],
+            "dtype_names": [self.dtype] * len(shapes),
+        }
+
+        async def send() -> None:
+            await asyncio.to_thread(trainer.broadcast, self.dtype)
+
+        publish = self.processes.publisher.publish
+        return await publish(info, update, trainer_logprobs=logprobs, send=send), {}
 
     async def probe_logprobs(self) -> list[float]:
         """The trainer's log-probs of the probe's tokens."""

@@ -66,6 +66,9 @@ class _Rank:
     def version(self) -> int:
         return self.trainer.version
 
+    def process_id(self) -> int:
+        return os.getpid()
+
     def export(self, path: str, dtype_name: Dtype, version: int) -> Export | None:
         import torch
 
@@ -88,6 +91,23 @@ class _Rank:
             num_bytes=size,
             seconds=time.perf_counter() - started,
         )
+
+    def join_broadcast(self, address: str, port: int, world_size: int) -> None:
+        from vime_trainers.sync.gloo_group import join_group
+
+        self.receivers = join_group(address, port, rank=0, world_size=world_size)
+
+    def broadcast(self, dtype_name: Dtype) -> None:
+        import torch
+
+        from vime_trainers.sync.gloo_group import broadcast_bytes
+
+        for _, tensor in self.trainer.weights(getattr(torch, dtype_name)):
+            if self.rank == 0:
+                broadcast_bytes(self.receivers, tensor.detach().cpu().contiguous())
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.trainer.shape.hf_shapes()
 
 
 class TrainerGroup:
@@ -170,6 +190,22 @@ class TrainerGroup:
         held = self.version if version is None else version
         return self._answers([r.export.remote(str(path), dtype, held) for r in self._ranks])[0]
 
+    def address(self) -> tuple[str, int]:
+        """Rank 0's address, and a port that is free there now."""
+        return self._answers([self._ranks[0].address.remote()])[0]
+
+    def join_broadcast(self, address: str, port: int, world_size: int) -> None:
+        """Make rank 0 the sender of a group of engines; returns when all of them are there."""
+        self._answers([self._ranks[0].join_broadcast.remote(address, port, world_size)])
+
+    def broadcast(self, dtype: Dtype = "float32") -> None:
+        """Send all weights to that group, in the order of `weight_shapes`."""
+        self._answers([r.broadcast.remote(dtype) for r in self._ranks])
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Hugging Face name -> shape, in the order in which weights are exported and sent."""
+        return self._answers([self._ranks[0].weight_shapes.remote()])[0]
+
     def save(self, folder: Path) -> None:
         """Write a checkpoint into the empty folder, which all ranks must see."""
         self._call("save", folder)
@@ -178,6 +214,10 @@ class TrainerGroup:
         """Read a checkpoint."""
         self._call("load", folder)
         self.version = self._answers([self._ranks[0].version.remote()])[0]
+
+    def process_ids(self) -> list[int]:
+        """Each rank's process on its node: for a profiler, a debugger, a test that kills one."""
+        return self._answers([r.process_id.remote() for r in self._ranks])
 
     def shutdown(self) -> None:
         """Kill the ranks and give their place back. Idempotent."""

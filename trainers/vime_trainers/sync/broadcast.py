@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import torch
 from torch.distributed import ProcessGroupGloo
 
 from vime_agents.serving.engine_client import EngineClient
 from vime_trainers.sync.gloo_group import broadcast_bytes, join_group
+
+T = TypeVar("T")
+
+
+async def form_group(
+    clients: Sequence[EngineClient],
+    join: Callable[[int], Awaitable[T]],
+    place: Mapping[str, Any],
+    *,
+    workers_per_engine: int = 1,
+) -> T:
+    """Let the trainer (rank 0) and every worker of every engine meet; returns what `join` does.
+
+    Args:
+        clients: One per engine.
+        join: Makes the trainer join a group of the given size; runs while the engines join.
+        place: `master_address` and `master_port` of the trainer, as the engines reach it.
+        workers_per_engine: Tensor times pipeline parallel size.
+    """
+    world_size = 1 + len(clients) * workers_per_engine
+    joined, *_ = await asyncio.gather(
+        join(world_size),
+        *(
+            client.init_weight_transfer(
+                {**place, "world_size": world_size, "rank_offset": 1 + at * workers_per_engine}
+            )
+            for at, client in enumerate(clients)
+        ),
+    )
+    return joined
 
 
 class WeightBroadcast:
@@ -39,19 +69,12 @@ class WeightBroadcast:
             port: A free one of this host.
             workers_per_engine: Tensor times pipeline parallel size.
         """
-        world_size = 1 + len(clients) * workers_per_engine
-        common = {"master_address": address, "master_port": port, "world_size": world_size}
-        # Every member blocks until the last one is there: all have to join at once.
-        joining = asyncio.create_task(
-            asyncio.to_thread(join_group, address, port, rank=0, world_size=world_size)
-        )
-        await asyncio.gather(
-            *(
-                client.init_weight_transfer({**common, "rank_offset": 1 + at * workers_per_engine})
-                for at, client in enumerate(clients)
-            )
-        )
-        return cls(await joining)
+
+        async def join(world_size: int) -> ProcessGroupGloo:
+            return await asyncio.to_thread(join_group, address, port, rank=0, world_size=world_size)
+
+        place = {"master_address": address, "master_port": port}
+        return cls(await form_group(clients, join, place, workers_per_engine=workers_per_engine))
 
     @staticmethod
     def update_info(weights: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Any]:

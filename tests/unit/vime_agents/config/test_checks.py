@@ -31,8 +31,8 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ({"sequence_parallel": True}, ["--sequence-parallel", "--tensor-model-parallel-size"]),
         ({"vllm_router_ip": "h"}, ["--vllm-router-ip", "--vllm-router-port"]),
         (
-            {"update_weight_transport": "nccl", "update_weight_disk_dir": "/x"},
-            ["--update-weight-disk-dir", "nccl"],
+            {"update_weight_transport": "gloo", "update_weight_disk_dir": "/x"},
+            ["--update-weight-disk-dir", "gloo"],
         ),
         ({"rollout_top_k": 0}, ["--rollout-top-k", "got 0"]),
         (

@@ -49,7 +49,7 @@ TRAIN_EXAMPLES = {
     "rollout_num_gpus_per_engine": ("--rollout-num-gpus-per-engine 4", 4),
     "vllm_router_ip": ("--vllm-router-ip 10.0.0.1 --vllm-router-port 80", "10.0.0.1"),
     "vllm_router_port": ("--vllm-router-port 8000 --vllm-router-ip h", 8000),
-    "update_weight_transport": ("--update-weight-transport nccl", "nccl"),
+    "update_weight_transport": ("--update-weight-transport gloo", "gloo"),
     "update_weight_disk_dir": ("--update-weight-disk-dir /shared", "/shared"),
     "sync_probe_tolerance": ("--sync-probe-tolerance 0.3", 0.3),
     "actor_num_nodes": ("--actor-num-nodes 2", 2),
