@@ -56,7 +56,7 @@ CASES += [("qwen3", name) for name in TWO]
 
 
 class Runs:
-    """The workers' findings (kept as long as this lives), each family's processes started once, on first use."""
+    """What the workers found, kept as long as this lives; a family's processes are started on first use."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,6 +1,6 @@
 """One trainer rank of the parity tests: runs checks under several layouts, one after the other.
 
-`python worker.py <model folder> <output folder> <layouts as JSON>`, with the process group in the environment.
+`python worker.py <model folder> <output folder> <layouts as JSON>`, the process group in the environment.
 Rank 0 writes `<layout>.pt`: what the tests compare. Starting a process takes longer than all of its checks.
 """
 
@@ -124,7 +124,7 @@ def training(model: Path, layout: dict[str, Any]) -> dict[str, Any]:
 
 
 def resume(model: Path, layout: dict[str, Any], resumed: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Losses after a checkpoint, by the trainer that wrote it and by one (of another layout) that reads it."""
+    """Losses after a checkpoint, by the trainer that wrote it and by one that reads it."""
     import oracle
     import torch.distributed as dist
 

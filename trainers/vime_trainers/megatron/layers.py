@@ -89,7 +89,7 @@ class SDPACoreAttention(MegatronModule):
         return torch.cat(rows(query, key, value, lengths))
 
     def _rows(self, query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> list[Tensor]:
-        """Neighbours of equal length are one call; packs are laid out longest row first, so there are many."""
+        """Neighbours of equal length are one call; packs are laid out longest row first."""
         runs = [(length, len(list(same))) for length, same in itertools.groupby(lengths)]
         sizes = [length * count for length, count in runs]
         parts = zip(runs, query.split(sizes), key.split(sizes), value.split(sizes), strict=True)

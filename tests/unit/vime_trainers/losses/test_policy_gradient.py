@@ -54,8 +54,12 @@ def test_without_dual_clip_a_large_ratio_at_a_negative_advantage_is_not_bounded(
 
 @pytest.mark.parametrize(
     ("log_prob", "advantage", "loss", "gradient"),
-    [(-0.9, 1.0, -1.349859, -1.349859), (-0.5, 1.0, -1.563396, 0.0), (-1.6, -1.0, 0.977122, 0.0)]
-    + [(-0.9, -1.0, 1.349859, 1.349859)],
+    [
+        (-0.9, 1.0, -1.349859, -1.349859),
+        (-0.5, 1.0, -1.563396, 0.0),
+        (-1.6, -1.0, 0.977122, 0.0),
+        (-0.9, -1.0, 1.349859, 1.349859),
+    ],
 )
 def test_ppo_times_truncated_importance_weight(log_prob, advantage, loss, gradient):
     """Three policies: rollout -1.2, old -1, current `log_prob`; exp(0.2) = 1.221403 is below the bound."""
