@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does; timings are the benchmarks' business.
+settings.register_profile("vime-agents", deadline=None)
+settings.load_profile("vime-agents")
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ _EXPORTS = {
     "load_jsonl": "task",
     "tool": "tools",
 }
-__all__ = ["__version__", *_EXPORTS]
+__all__ = ["__version__", *_EXPORTS]  # pyright: ignore[reportUnsupportedDunderAll]
 
 registry.register_all()
 

@@ -120,9 +120,9 @@ class WeightSyncOptions:
     broadcast over TCP, for several hosts without one."""
     update_weight_disk_dir: str | None = None
     """Folder of the file; none: memory of this machine (/dev/shm)."""
-    sync_probe_tolerance: PositiveFloat = 1e-3
+    sync_probe_tolerance: PositiveFloat | None = None
     """Largest difference (nats) between the log-probs of trainer and engine on a fixed prompt after each
-    sync; a larger one ends the run. bfloat16 needs about 0.3."""
+    sync; a larger one ends the run. None: 0.001 without accelerators (float32), 0.5 with them (bfloat16)."""
 
 
 @dataclass(frozen=True, kw_only=True)

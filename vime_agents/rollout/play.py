@@ -158,7 +158,7 @@ class EpisodePlay:
                 async with asyncio.timeout(self.limits.episode_s):
                     await self._generate_classified(generate)
             except TimeoutError:
-                # A policy that dawdles is scored as it stands, or it learns to dawdle; a wedged env cannot be.
+                # A policy that dawdles is scored as it stands, or it learns to; a wedged env cannot be.
                 detail = f"limit {self.limits.episode_s:g} s, awaiting {self.awaiting}"
                 raise Truncate("timeout:episode", detail, scorable=self.awaiting != "env") from None
         except Truncate as limit:

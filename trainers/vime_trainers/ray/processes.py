@@ -28,7 +28,7 @@ from vime_trainers.ray.engine_actor import create_engine
 from vime_trainers.ray.rollout_actor import RolloutConfig, create_player
 from vime_trainers.ray.trainer_group import TrainerGroup
 from vime_trainers.sync.broadcast import form_group
-from vime_trainers.sync.probe import NUM_TOKENS, probe_tokens
+from vime_trainers.sync.probe import BF16_TOLERANCE, FP32_TOLERANCE, NUM_TOKENS, probe_tokens
 from vime_trainers.sync.publisher import WeightPublisher
 
 _STOP_S = 30.0
@@ -130,7 +130,11 @@ async def start_processes(
             trainer=trainer,
             engines=engines,
             players=players,
-            publisher=WeightPublisher(clients, probe_tokens=probe, tolerance=config.sync_probe_tolerance),
+            publisher=WeightPublisher(
+                clients,
+                probe_tokens=probe,
+                tolerance=config.sync_probe_tolerance or (BF16_TOLERANCE if gpus else FP32_TOLERANCE),
+            ),
             probe=probe,
             weights_dir=weights_dir,
             startup_s={"engines": engine_s},

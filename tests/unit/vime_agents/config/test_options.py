@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vime_agents.config import EvalConfig, TrainConfig
@@ -201,7 +201,6 @@ def test_a_config_is_frozen():
         TrainConfig(**REQUIRED).lr = 1.0
 
 
-@settings(deadline=None)
 @given(
     lr=st.floats(min_value=0, max_value=1e300),
     seed=st.integers(min_value=0, max_value=2**64),

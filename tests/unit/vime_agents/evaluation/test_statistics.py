@@ -6,7 +6,7 @@ import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vime_agents.evaluation.statistics import (
@@ -33,7 +33,6 @@ def test_wilson_equals_the_published_intervals(successes, num, low, high):
     assert wilson(successes / num, num) == pytest.approx((low, high), abs=5e-5)
 
 
-@settings(deadline=None)
 @given(num=st.integers(1, 400), data=st.data())
 def test_wilson_bounds_solve_the_score_equation(num, data):
     share = data.draw(st.integers(0, num)) / num
@@ -67,14 +66,12 @@ def test_the_clustered_error_by_hand():
     assert clustered_standard_error([1, 2, 3, 6], ["a", "a", "b", "b"]) == pytest.approx(1.5)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=30))
 def test_with_one_episode_a_task_it_is_the_standard_error_of_the_mean(values):
     expected = statistics.stdev(values) / math.sqrt(len(values))
     assert clustered_standard_error(values, range(len(values))) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=10), st.integers(2, 5))
 def test_copies_of_the_same_episode_tell_nothing_new(values, copies):
     one = clustered_standard_error(values, range(len(values)))

@@ -127,7 +127,7 @@ def test_a_template_that_rewrites_history_does_not_extend(tokenizer: Any, folder
 
 
 @given(turns=st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_conversation_rendered_step_by_step_decodes_to_the_whole_one(
     folder: Path, tokenizer: Any, turns: list[tuple[str, str]]
 ) -> None:
