@@ -34,6 +34,8 @@ class RunOptions:
     """Rollouts to do, and so updates: each rollout is one update."""
     save_interval: Annotated[NonNegativeInt, MayChange()] = 10
     """Updates between checkpoints; 0: only the last one."""
+    keep_checkpoints: Annotated[NonNegativeInt, MayChange()] = 2
+    """Newest checkpoints to keep; 0: all."""
     save_hf: str | None = None
     """Folder for the final weights in Hugging Face format; `{update}` is replaced."""
     seed: NonNegativeInt = 1234

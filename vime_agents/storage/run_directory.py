@@ -165,6 +165,14 @@ class RunDirectory:
         unfinished.rename(final)
         sync_path(self.checkpoints)
 
+    def prune_checkpoints(self, keep: int) -> None:
+        """Remove all but the newest `keep` checkpoints; 0 removes none."""
+        for update in self.checkpointed()[:-keep] if keep else []:
+            # Renamed first: a checkpoint that is half removed must not look whole.
+            doomed = self.checkpoints / f".update-{update:06d}.unfinished"
+            self.checkpoint(update).rename(doomed)
+            shutil.rmtree(doomed)
+
     def checkpoint(self, update: int) -> Path:
         """Folder of the checkpoint of `update`. Raises CheckpointError when there is none."""
         folder = self.checkpoints / f"update-{update:06d}"

@@ -255,6 +255,7 @@ class _Loop:
         self.seconds = {}
         with self.phase("checkpoint"), self.run.new_checkpoint(update) as folder:
             await asyncio.to_thread(self.processes.trainer.save, folder)
+        self.run.prune_checkpoints(self.config.keep_checkpoints)
         self.run.log("checkpoint", update, self.seconds_metrics())
 
     async def save_hf(self) -> None:

@@ -22,6 +22,7 @@ TRAIN_EXAMPLES = {
     "resume": ("--resume must", "must"),
     "num_rollout": ("--num-rollout 7", 7),
     "save_interval": ("--save-interval 0", 0),
+    "keep_checkpoints": ("--keep-checkpoints 0", 0),
     "save_hf": ("--save-hf out/hf", "out/hf"),
     "seed": ("--seed 9", 9),
     "ray_address": ("--ray-address auto", "auto"),

@@ -150,6 +150,20 @@ def test_a_checkpoint_that_fails_half_way_does_not_count(path):
             run.checkpoint(2)
 
 
+def test_only_the_newest_checkpoints_are_kept(path):
+    with start(path) as run:
+        for update in (1, 2, 3):
+            with run.new_checkpoint(update) as folder:
+                (folder / "weights").write_text(str(update))
+        run.prune_checkpoints(0)
+        assert run.checkpointed() == [1, 2, 3]
+        run.prune_checkpoints(2)
+        assert run.checkpointed() == [2, 3]
+        run.prune_checkpoints(5)
+        assert (run.checkpoint(3) / "weights").read_text() == "3"
+        assert sorted(p.name for p in run.checkpoints.iterdir()) == ["update-000002", "update-000003"]
+
+
 def test_the_order_of_updates_is_by_number_beyond_six_digits(path):
     with start(path) as run:
         for update in (999_999, 1_000_000, 2):
