@@ -1,9 +1,9 @@
 """A tool-use task that a model of 100 000 parameters learns from scratch in minutes.
 
 An episode: `[BOS key]`, the policy samples three tokens (right: `CALL key END`), the env answers
-`[OBS value]` with the value that its table holds for the *sampled* key, the policy samples three more (right:
-`ANS value END`). Every group has a table of its own, so the value can only come from the observation: who
-cannot see it stops at a reward of 0.6.
+`[OBS value]` with the value that its table holds for the *sampled* key, the policy samples three more
+(right: `ANS value END`). Every group has a table of its own, so the value comes from the observation alone:
+a policy that cannot see it stops at a reward of 0.6.
 
 Runs as a process of its own: `python call_observe_answer.py <variant> <seed> <max updates>` prints one JSON
 line. Everything between sampling and the optimizer is the real path: token log, episode, batch, trainer.
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 BOS, CALL, ANS, END, OBS = range(1, 6)
-NUM_KEYS = 10
+NUM_KEYS = 4
 FIRST_KEY = 6
 FIRST_VALUE = FIRST_KEY + NUM_KEYS
 VOCAB_SIZE = FIRST_VALUE + NUM_KEYS
@@ -64,7 +64,7 @@ def make_model(folder: Path, seed: int) -> None:
         num_key_value_heads=4,
         max_position_embeddings=16,
         initializer_range=0.02,
-        tie_word_embeddings=False,
+        tie_word_embeddings=True,
     )
     torch.manual_seed(seed)
     transformers.LlamaForCausalLM(config).save_pretrained(folder)
@@ -204,7 +204,7 @@ def learn(variant: str, seed: int, max_updates: int, folder: Path) -> dict[str, 
     make_model(folder, seed)
     loss = LossConfig(entropy_coef=0.01)
     trainer = MegatronTrainer(
-        MegatronConfig(hf_checkpoint=str(folder), lr=1e-3, clip_grad=1.0, seed=seed, loss=loss)
+        MegatronConfig(hf_checkpoint=str(folder), lr=3e-3, clip_grad=1.0, seed=seed, loss=loss)
     )
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -219,7 +219,8 @@ def learn(variant: str, seed: int, max_updates: int, folder: Path) -> dict[str, 
             to_episode(p, i, trainer.version, float(r))
             for i, (p, r) in enumerate(zip(played, given, strict=True))
         ]
-        batch = build_batch(episodes, estimator=dr_grpo, temperature=1.0)
+        # Rows without an advantage still carry the entropy bonus, which keeps the policy trying other keys.
+        batch = build_batch(episodes, estimator=dr_grpo, temperature=1.0, keep_zero_advantage=True)
         metrics = trainer.update(invert_mask(batch) if variant == "inverted-mask" else batch)
         if variant != "inverted-mask":
             worst_gap = max(worst_gap, metrics.get("max_rollout_train_logprob_diff", 0.0))

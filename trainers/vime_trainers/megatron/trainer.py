@@ -68,7 +68,9 @@ class MegatronTrainer:
         """One optimizer step. An empty batch makes none, and is counted in `num_skipped_updates`.
 
         Returns:
-            Metrics, the same on every rank; see `docs/training.md` for what each means.
+            Metrics, the same on every rank. `loss` and `pg_loss` are weighted as in the loss; `entropy`,
+            `kl_k3` (of rollout and trainer), the fractions, `ratio_mean` and the mean difference are means
+            over trainable tokens; `ess` is the effective share of them under the importance weights.
 
         Raises:
             NonFiniteError: NaN or infinity in the loss or the gradient; the weights are as they were.
