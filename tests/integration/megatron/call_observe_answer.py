@@ -204,7 +204,7 @@ def learn(variant: str, seed: int, max_updates: int, folder: Path) -> dict[str, 
     make_model(folder, seed)
     loss = LossConfig(entropy_coef=0.01)
     trainer = MegatronTrainer(
-        MegatronConfig(hf_checkpoint=str(folder), lr=3e-3, clip_grad=1.0, seed=seed, loss=loss)
+        MegatronConfig(hf_checkpoint=str(folder), lr=2e-3, clip_grad=1.0, seed=seed, loss=loss)
     )
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
