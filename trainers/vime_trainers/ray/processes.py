@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -174,7 +175,15 @@ def _start_trainer(config: TrainConfig, gpus: bool) -> TrainerGroup:
         num_ranks=config.num_trainer_ranks,
         num_cpus_per_rank=1,
         num_gpus_per_rank=1 if gpus else 0,
+        env={} if gpus or config.ray_address is not None else _all_cores(config.num_trainer_ranks),
     )
+
+
+def _all_cores(num_ranks: int) -> dict[str, str]:
+    """On one machine trainer and engines take turns, so the ranks share every core while they train."""
+    threads = max(1, (os.cpu_count() or 1) // num_ranks)
+    # Threads that wait must sleep: spinning would steal the cores from the engines.
+    return {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 async def _start_engines(
