@@ -96,7 +96,16 @@ def server_command(config: VllmServerConfig, *, port: int, device: EngineDevice)
     command += ["--enable-scale-out", "--disable-uvicorn-access-log", "--no-enable-log-requests"]
     if device == "cpu":
         command.append("--enforce-eager")  # compiling takes two minutes at every start
+        # vLLM 0.32 dies on a seeded request whose prompt it splits: it rewinds the request's generator,
+        # which torch cannot do on a CPU. Whole prompts are never split, given room for the longest one.
+        command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(_prefill_room(config))]
     return [*command, *config.extra_args]
+
+
+def _prefill_room(config: VllmServerConfig) -> int:
+    """Tokens of one engine step: the longest prompt that can be, and no fewer than vLLM's own default."""
+    longest = config.max_model_len or check_hf_folder(config.model).max_context_tokens or 0
+    return max(2048, longest)
 
 
 def server_environment(config: VllmServerConfig, *, device: EngineDevice) -> dict[str, str]:

@@ -34,6 +34,16 @@ async def test_sampled_log_probs_equal_those_of_transformers(
     assert answer.sampled.versions == ((0, 0, len(ids)),)
 
 
+async def test_seeded_requests_that_fill_more_than_one_engine_step_are_all_answered(client: EngineClient):
+    """A step of the engine takes 2048 tokens: a prompt that it split would kill it, were it seeded."""
+    prompts = [[5 + (n * k) % 400 for k in range(1, 301)] for n in range(1, 25)]
+    sampling = [Sampling(max_tokens=4, seed=n) for n in range(len(prompts))]
+    together = await asyncio.gather(*(client.generate(p, s) for p, s in zip(prompts, sampling, strict=True)))
+    assert await client.health()
+    alone = await client.generate(prompts[-1], sampling[-1])
+    assert alone.sampled.token_ids == together[-1].sampled.token_ids
+
+
 async def test_log_probs_at_a_temperature_are_of_the_scaled_distribution(
     client: EngineClient, tiny_qwen3: Path, hf_logprobs
 ):
