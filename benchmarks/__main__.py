@@ -31,6 +31,7 @@ def main(argv: list[str]) -> int:
     if argv[0] not in known:
         print(f"no benchmark {argv[0]!r}; there are: {', '.join(known)}", file=sys.stderr)
         return 2
+    sys.argv = [f"benchmarks {argv[0]}", *argv[1:]]  # what is left is the benchmark's own
     importlib.import_module(f"benchmarks.{argv[0].replace('-', '_')}").main()
     return 0
 

@@ -1,6 +1,6 @@
 """Real tokens per second of a training step: MegatronTrainer on packed rows, transformers on padded ones.
 
-`OMP_NUM_THREADS=1 python benchmarks/training.py [--model FOLDER] [--rows N] [--repeats N]`
+`OMP_NUM_THREADS=1 make bench-training BENCH_FLAGS="--rows N --repeats N --model FOLDER"`
 
 Both arms hold the same weights and see the same ragged rows in float32 on this process's threads. An arm's
 step is forward and backward of the policy-gradient loss over all rows; neither steps its optimizer. The arms
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from vime_agents.trainer import Batch, TrainingSample
+from vime_trainers.models.smollm2 import ensure_smollm2
 
 
 def ragged_batch(num_rows: int, shortest: int, longest: int, vocab_size: int) -> Batch:
@@ -74,13 +74,12 @@ def padded_step(model: Any, batch: Batch, rows_per_micro_batch: int) -> float:
 def main() -> None:
     """Run both arms in turns and print the table and the JSON line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--model", default=os.path.expanduser("~/.cache/vime-agents/models/SmolLM2-135M-Instruct")
-    )
+    parser.add_argument("--model", help="a Hugging Face folder (default: SmolLM2-135M)")
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-tokens-per-gpu", type=int, default=2048)
     options = parser.parse_args()
+    model = options.model or str(ensure_smollm2())
 
     import torch
     import transformers
@@ -90,14 +89,14 @@ def main() -> None:
     from vime_trainers.megatron.trainer import MegatronTrainer
 
     config = MegatronConfig(
-        hf_checkpoint=options.model,
+        hf_checkpoint=model,
         lr=0.0,
         max_tokens_per_gpu=options.max_tokens_per_gpu,
         loss=LossConfig(policy_loss="reinforce"),
     )
     trainer = MegatronTrainer(config)
     plain = transformers.AutoModelForCausalLM.from_pretrained(
-        options.model, dtype=torch.float32, attn_implementation="sdpa"
+        model, dtype=torch.float32, attn_implementation="sdpa"
     )
     batch = ragged_batch(options.rows, 50, 500, trainer.shape.vocab_size)
     rows_per_micro_batch = max(1, options.max_tokens_per_gpu // 500)

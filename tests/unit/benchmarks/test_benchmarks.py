@@ -1,0 +1,32 @@
+"""`make bench` lists every benchmark, and a wrong name is an error that lists them too."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from benchmarks import measure
+from benchmarks.__main__ import main, names
+
+
+def test_every_benchmark_is_listed_with_what_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    for name, line in names().items():
+        assert f"make bench-{name} " in listed
+        assert len(line) > 20
+        assert callable(importlib.import_module(f"benchmarks.{name.replace('-', '_')}").main)
+    assert set(names()) >= {"import-time", "rollout", "training", "weight-sync"}
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rolout"]) == 2
+    assert "rollout" in capsys.readouterr().err
+
+
+def test_arms_take_turns_in_alternating_order() -> None:
+    calls: list[str] = []
+    arms = {name: lambda name=name: calls.append(name) or 1.0 for name in "ab"}
+    assert measure.interleaved(arms, 3) == {"a": [1.0] * 3, "b": [1.0] * 3}
+    assert calls == ["a", "b", "b", "a", "a", "b"]
