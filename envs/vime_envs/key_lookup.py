@@ -24,13 +24,20 @@ from vime_agents.sandbox import SandboxSpec
 from vime_agents.tools import tool
 from vime_tools.table_lookup import look_up
 
-_WORDS = ["red", "blue", "green", "cat", "dog", "sun", "moon", "tree", "fish", "bird", "milk", "salt", "rain", "snow", "lamp", "door", "ship", "book", "ring", "gold", "king", "queen", "horse", "house", "mouse", "river", "stone", "bread", "apple", "grass", "cloud", "chair", "table", "water", "fire", "earth", "wind", "leaf", "root", "seed", "rose", "sand", "star", "iron", "wood", "wool", "silk", "corn", "rice", "bean", "meat", "cake", "wine", "beer", "soup", "hand", "foot", "head", "nose", "hair", "back", "bone", "skin", "road", "path", "hill", "lake", "farm", "town", "city", "wall", "roof", "room", "gate", "coat", "shoe", "belt", "sock", "desk", "clock", "glass", "plate", "knife", "spoon", "rope", "nail", "wheel", "train", "plane", "boat", "sail", "flag", "song", "drum", "bell", "game", "ball", "card", "coin", "bank", "shop", "park"]
+_WORDS = """
+    red blue green cat dog sun moon tree fish bird milk salt rain snow lamp door ship book ring gold
+    king queen horse house mouse river stone bread apple grass cloud chair table water fire earth wind
+    leaf root seed rose sand star iron wood wool silk corn rice bean meat cake wine beer soup hand foot
+    head nose hair back bone skin road path hill lake farm town city wall roof room gate coat shoe belt
+    sock desk clock glass plate knife spoon rope nail wheel train plane boat sail flag song drum bell
+    game ball card coin bank shop park
+""".split()  # noqa: SIM905 - a list that one can read
 _NUM_TRAIN_WORDS = 84
 _CALL = re.compile(r"\s*get\((\w+)\)\s*")
 
 
 class KeyLookup(ToolEnv):
-    """Two turns: call the tool on the right word, then copy its answer. Test words never occur in training."""
+    """Two turns: call the tool on the right word, then copy its answer. Test words never occur in train."""
 
     max_turns = 2
     prompt_style = "text"
