@@ -44,7 +44,7 @@ class KeyLookup(ToolEnv):
     sandbox_spec = SandboxSpec(memory_mb=256)
 
     @property
-    def words(self) -> list[str]:
+    def words(self) -> Sequence[str]:
         """The words of this split."""
         return _WORDS[:_NUM_TRAIN_WORDS] if self.split == "train" else _WORDS[_NUM_TRAIN_WORDS:]
 

