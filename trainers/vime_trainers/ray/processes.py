@@ -77,7 +77,6 @@ class Processes:
         watch = asyncio.ensure_future(self._watch_engines())
         try:
             await _first_failure(work, watch)
-            await self.check_engines()
         finally:
             for task in (*work, watch):
                 task.cancel()
@@ -88,6 +87,12 @@ class Processes:
         while True:
             await self.check_engines()
             await asyncio.sleep(every_s)
+
+    async def await_death(self, timeout_s: float = 15.0) -> None:
+        """Give an engine that stopped answering the time to be seen dead; raises ServingError if it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._watch_engines(every_s=0.25)
 
     async def check_engines(self) -> None:
         """Raises ServingError when an engine died, with the reason out of its log."""

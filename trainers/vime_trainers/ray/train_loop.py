@@ -19,7 +19,7 @@ import numpy as np
 
 from vime_agents.config.train import TrainConfig
 from vime_agents.episode import Episode
-from vime_agents.errors import TrainerError
+from vime_agents.errors import TrainerError, WeightSyncError
 from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
 from vime_agents.evaluation.report import Tally
 from vime_agents.learning.advantages import dr_grpo, get_estimator
@@ -174,17 +174,20 @@ class _Loop:
                 self.progress.episode(f"rollout {rollout + 1}", episodes, len(requests))
 
             await self.processes.play(requests, split="train", sampling=self.sampling, on_episode=finished)
-        _refuse_all_failed(episodes, f"rollout {rollout}")
+        await self.refuse_all_failed(episodes, f"rollout {rollout}")
         return episodes
 
     async def sync(self, update: int) -> dict[str, Any]:
         """Put the trainer's weights into every engine, and prove it."""
+        by_file = self.config.update_weight_transport == "disk"
+        transfer = self._sync_by_file if by_file else self._sync_by_broadcast
         with self.phase("sync"):
             logprobs = await self.probe_logprobs()
-            if self.config.update_weight_transport == "disk":
-                report, seconds = await self._sync_by_file(update, logprobs)
-            else:
-                report, seconds = await self._sync_by_broadcast(update, logprobs)
+            try:
+                report, seconds = await transfer(update, logprobs)
+            except WeightSyncError:
+                await self.processes.await_death()  # a dead engine is the better explanation
+                raise
         return {
             "max_probe_logprob_diff": report.max_probe_logprob_diff,
             **{f"sync_seconds/{name}": s for name, s in (seconds | dict(report.seconds)).items()},
@@ -237,7 +240,7 @@ class _Loop:
                 self.progress.episode("evaluation", episodes, len(requests))
 
             await self.processes.play(requests, split="test", sampling=sampling, on_episode=finished)
-        _refuse_all_failed(episodes, f"the evaluation after update {update}")
+        await self.refuse_all_failed(episodes, f"the evaluation after update {update}")
         report = tally.report(
             env_id=config.env,
             policy="policy",
@@ -249,6 +252,15 @@ class _Loop:
         )
         self.run.log("eval", update, report.to_dict() | _components(episodes) | self.seconds_metrics())
         self.progress.evaluated(update, report)
+
+    async def refuse_all_failed(self, episodes: list[Episode], what: str) -> None:
+        """One bad episode never ends a run; a rollout without a single good one is a broken setup."""
+        if not episodes or any(e.outcome.kind != "failed" for e in episodes):
+            return
+        if all(e.outcome.cause == "engine" for e in episodes):
+            await self.processes.await_death()
+        (example, count), *_ = Counter(e.outcome.detail for e in episodes).most_common(1)
+        raise TrainerError(f"all {len(episodes)} episodes of {what} failed; {count} of them with: {example}")
 
     async def checkpoint(self, update: int) -> None:
         """Write a checkpoint; it counts once it is complete."""
@@ -294,10 +306,3 @@ def _components(episodes: list[Episode]) -> dict[str, float]:
                 total[name] += value  # type: ignore[assignment]
                 count[name] += 1
     return {f"reward/{name}": total[name] / count[name] for name in sorted(total)}
-
-
-def _refuse_all_failed(episodes: list[Episode], what: str) -> None:
-    """One bad episode never ends a run; a rollout without a single good one is a broken setup."""
-    if episodes and all(e.outcome.kind == "failed" for e in episodes):
-        (example, count), *_ = Counter(e.outcome.detail for e in episodes).most_common(1)
-        raise TrainerError(f"all {len(episodes)} episodes of {what} failed; {count} of them with: {example}")
