@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -248,13 +249,35 @@ class VllmServer:
 
 def _claim_port(host: str, port: int) -> int:
     """`port` if it is free, a free one for 0."""
+    if port == 0:
+        return _quiet_port(host)
+    error = _bind_error(host, port)
+    if error is not None:
+        raise ServingError(
+            f"cannot listen on {host}:{port} ({error}). Fix: set VllmServerConfig.port to another port, or to 0 "
+            "to take a free one"
+        )
+    return port
+
+
+def _quiet_port(host: str) -> int:
+    """A free port that stays free while the server takes its time to start.
+
+    The kernel hands out the ports of its own range to every connection on the machine; below it a port is only
+    taken by whoever asks for it.
+    """
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for candidate in random.SystemRandom().sample(range(10_240, max(low, 10_341)), 100):
+        if _bind_error(host, candidate) is None:
+            return candidate
+    raise ServingError(f"no free port on {host} between 10240 and {low}; set VllmServerConfig.port")
+
+
+def _bind_error(host: str, port: int) -> str | None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise ServingError(
-                f"cannot listen on {host}:{port} ({error.strerror}). Fix: set VllmServerConfig.port to "
-                "another port, or to 0 to take a free one"
-            ) from error
-        return probe.getsockname()[1]
+            return error.strerror or str(error)
+    return None

@@ -124,3 +124,10 @@ def test_a_server_that_was_not_started_has_no_address(tiny_folder: Path):
     assert not server.alive()
     with pytest.raises(ServingError, match="call start"):
         _ = server.url
+
+
+def test_a_port_of_ones_own_choice_is_never_one_that_the_kernel_hands_out():
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = {vllm_server._claim_port("127.0.0.1", 0) for _ in range(50)}
+    assert all(10_240 <= port < low for port in ports)
+    assert len(ports) > 10
