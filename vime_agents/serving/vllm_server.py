@@ -254,8 +254,8 @@ def _claim_port(host: str, port: int) -> int:
     error = _bind_error(host, port)
     if error is not None:
         raise ServingError(
-            f"cannot listen on {host}:{port} ({error}). Fix: set VllmServerConfig.port to another port, or to 0 "
-            "to take a free one"
+            f"cannot listen on {host}:{port} ({error}). Fix: set VllmServerConfig.port to another port, or "
+            "to 0 to take a free one"
         )
     return port
 
@@ -263,8 +263,8 @@ def _claim_port(host: str, port: int) -> int:
 def _quiet_port(host: str) -> int:
     """A free port that stays free while the server takes its time to start.
 
-    The kernel hands out the ports of its own range to every connection on the machine; below it a port is only
-    taken by whoever asks for it.
+    The kernel hands out the ports of its own range to every connection on the machine; below it a port is
+    only taken by whoever asks for it.
     """
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for candidate in random.SystemRandom().sample(range(10_240, max(low, 10_341)), 100):
