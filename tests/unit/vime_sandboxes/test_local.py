@@ -38,9 +38,24 @@ async def sandbox(provider: LocalSandboxProvider):
     return await provider.create(SandboxSpec(memory_mb=128))
 
 
+OTHERS: set[int] = set()
+"""Children of this process that other tests' fixtures keep, such as a server for the whole run."""
+
+
+@pytest.fixture(autouse=True)
+def _note_others() -> None:
+    OTHERS.clear()
+    OTHERS.update(child_processes())
+
+
 def children() -> list[str]:
-    """Direct children of this process, zombies included, as 'name state'."""
-    found = []
+    """What this test's sandboxes left running or unreaped, as 'name state'."""
+    return sorted(text for pid, text in child_processes().items() if pid not in OTHERS)
+
+
+def child_processes() -> dict[int, str]:
+    """Direct children of this process, zombies included: pid -> 'name state'."""
+    found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             text = stat.read_text()
@@ -48,8 +63,8 @@ def children() -> list[str]:
             continue
         name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
         if int(rest[1]) == os.getpid():
-            found.append(f"{name} {rest[0]}")
-    return sorted(found)
+            found[int(stat.parent.name)] = f"{name} {rest[0]}"
+    return found
 
 
 def groups() -> list[Path]:
