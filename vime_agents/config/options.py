@@ -60,7 +60,7 @@ class Options:
 
     def to_yaml(self) -> str:
         """Every setting, defaults included; can be run again with `--config`."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(self.to_dict(), sort_keys=False)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

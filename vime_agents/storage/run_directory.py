@@ -240,7 +240,7 @@ class RunDirectory:
         start = {"started_at": time.time(), "resume_update": self.resume_update, **provenance()}
         record = {"config": settings, "seed": config.seed, "starts": [*starts, start]}
         write_atomically(run_path, json.dumps(record, indent=2) + "\n")
-        text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(settings, sort_keys=False)
         write_atomically(self.path / "config.yaml", text)
 
 
