@@ -12,8 +12,8 @@ Records are immutable and validated at construction: whoever holds one may trust
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -369,13 +369,3 @@ def _segment_from_json(data: Mapping[str, Any]) -> Segment:
         logprobs=np.asarray([np.nan if x is None else x for x in data["logprobs"]], np.float32),
         spans=tuple(Span(**p) for p in data["spans"]),
     )
-
-
-def with_group(episode: Episode, group_id: str) -> Episode:
-    """The same episode in another group."""
-    return replace(episode, group_id=group_id)
-
-
-def num_tokens(segments: Sequence[Segment]) -> int:
-    """Tokens of all segments, context included."""
-    return sum(len(s) for s in segments)
