@@ -47,6 +47,13 @@ async def still_serves(client: EngineClient, folder: Path, hf_logprobs) -> float
     return worst_difference(PROBE, engine, hf_logprobs(folder, PROBE)).value
 
 
+async def sampled_tokens(client: EngineClient) -> float:
+    """How many tokens the engine has sampled since it started, by its own count."""
+    async with aiohttp.request("GET", f"{client.url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
+
+
 async def test_published_weights_are_exact_with_tied_embeddings(
     publisher: WeightPublisher,
     client: EngineClient,
@@ -76,10 +83,13 @@ async def test_requests_in_flight_change_weights_at_an_exact_token(
     hf_logprobs,
 ):
     weights = weights_of(other_tiny_qwen3, tmp_path / "w.safetensors", 1)
+    before = await sampled_tokens(client)
     requests = [
         asyncio.ensure_future(client.generate(PROMPT, Sampling(max_tokens=500, seed=s))) for s in range(6)
     ]
-    await asyncio.sleep(0.5)
+    async with asyncio.timeout(60):
+        while await sampled_tokens(client) < before + 6:  # not a fixed time: machines differ
+            await asyncio.sleep(0.005)
     await publisher.publish(weights, 1, trainer_logprobs=hf_logprobs(other_tiny_qwen3, PROBE))
     answers = await asyncio.gather(*requests)
     assert any([v for v, _, _ in a.sampled.versions] == [0, 1] for a in answers)
