@@ -47,8 +47,8 @@ def test_the_first_screen_has_the_two_commands() -> None:
 
 
 def test_make_test_runs_all_tests() -> None:
-    # This very test is part of `make test`, so what is checked is that nothing is left out. Within `make`, an inner
-    # make would announce its folder.
+    # This very test is part of `make test`, so what is checked is that nothing is left out. Within `make`,
+    # an inner make would announce its folder.
     assert run("make --no-print-directory -n test").splitlines()[-1] == ".venv/bin/pytest -q"
 
 
