@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.serving.engine_metrics import wait_until_sampling
 from vime_agents.errors import EngineError, ServingError
 from vime_agents.policy import Sampling
 from vime_agents.serving.engine_client import EngineClient
@@ -82,12 +83,22 @@ async def sample_long(url: str) -> None:
         await client.aclose()
 
 
+async def in_the_middle_of_a_request(url: str) -> asyncio.Future[None]:
+    """A request of which some tokens are sampled; held there, so that a fast engine does not finish it."""
+    request = asyncio.ensure_future(sample_long(url))
+    await wait_until_sampling(url, since=0, at_least=1)
+    client = EngineClient(url)
+    await client.pause()
+    await client.aclose()
+    assert not request.done()
+    return request
+
+
 async def test_a_server_killed_in_the_middle_of_a_request_is_an_engine_error_and_leaves_nothing(owner):
     (url, supervisor), _ = owner[1]
     pids = processes_below(supervisor)
     assert len(pids) >= 4  # supervisor, API server, engine core, worker
-    request = asyncio.ensure_future(sample_long(url))
-    await asyncio.sleep(0.5)
+    request = await in_the_middle_of_a_request(url)
     api_server = next(
         p for p in pids if "api_server" in Path(f"/proc/{p}/cmdline").read_text() and p != supervisor
     )
@@ -102,8 +113,7 @@ async def test_an_owner_killed_by_sigkill_leaves_nothing(owner):
     process, (_, (url, supervisor)) = owner
     pids = processes_below(supervisor)
     assert len(pids) >= 4
-    request = asyncio.ensure_future(sample_long(url))
-    await asyncio.sleep(0.5)
+    request = await in_the_middle_of_a_request(url)
     process.kill()
     process.wait()
     with pytest.raises(EngineError):

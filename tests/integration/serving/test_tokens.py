@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import aiohttp
 import pytest
 from transformers import AutoTokenizer
 
+from tests.integration.serving.engine_metrics import running_requests
 from vime_agents.errors import EngineRejected
 from vime_agents.policy import ContextLengthExceeded, Sampling
 from vime_agents.serving.engine_client import EngineClient
@@ -97,12 +97,6 @@ async def test_a_prompt_that_fills_the_context_is_told_apart_from_other_refusals
 async def test_sampling_ends_at_the_context_limit_with_length(client: EngineClient):
     answer = await client.generate([5] * 1020, Sampling(max_tokens=64, temperature=0.0))
     assert (len(answer.sampled.token_ids), answer.finish_reason) == (4, "length")
-
-
-async def running_requests(url: str) -> float:
-    async with aiohttp.ClientSession() as session, session.get(f"{url}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running{"))
 
 
 async def test_after_a_timeout_the_engine_stops_sampling(client: EngineClient):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.integration.serving.engine_metrics import sampled_tokens, wait_until_sampling
 from vime_agents.errors import WeightSyncError
 from vime_agents.policy import Sampling
 from vime_agents.serving.engine_client import EngineClient
@@ -47,13 +48,6 @@ async def still_serves(client: EngineClient, folder: Path, hf_logprobs) -> float
     return worst_difference(PROBE, engine, hf_logprobs(folder, PROBE)).value
 
 
-async def sampled_tokens(client: EngineClient) -> float:
-    """How many tokens the engine has sampled since it started, by its own count."""
-    async with aiohttp.request("GET", f"{client.url}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
-
-
 async def test_published_weights_are_exact_with_tied_embeddings(
     publisher: WeightPublisher,
     client: EngineClient,
@@ -83,14 +77,13 @@ async def test_requests_in_flight_change_weights_at_an_exact_token(
     hf_logprobs,
 ):
     weights = weights_of(other_tiny_qwen3, tmp_path / "w.safetensors", 1)
-    before = await sampled_tokens(client)
+    new = hf_logprobs(other_tiny_qwen3, PROBE)
+    before = await sampled_tokens(client.url)
     requests = [
         asyncio.ensure_future(client.generate(PROMPT, Sampling(max_tokens=500, seed=s))) for s in range(6)
     ]
-    async with asyncio.timeout(60):
-        while await sampled_tokens(client) < before + 6:  # not a fixed time: machines differ
-            await asyncio.sleep(0.005)
-    await publisher.publish(weights, 1, trainer_logprobs=hf_logprobs(other_tiny_qwen3, PROBE))
+    await wait_until_sampling(client.url, since=before, at_least=6)
+    await publisher.publish(weights, 1, trainer_logprobs=new)
     answers = await asyncio.gather(*requests)
     assert any([v for v, _, _ in a.sampled.versions] == [0, 1] for a in answers)
     for answer in answers:
