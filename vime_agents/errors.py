@@ -17,8 +17,14 @@ VimeAgentsError
       EngineRejected                  the engine refuses the request itself (4xx): sending it again is no use
     SandboxError                      see the tree below
       SandboxUnavailable              the backend cannot work here; says why and what else would
+        SandboxUnsupported            it works, but cannot give what was asked
+      SandboxNotReady                 it was created but did not become ready
       SandboxDead                     the sandbox is gone; its output can no longer be trusted
-      SandboxTimeout (TimeoutError)   the backend itself did not answer in time
+        SandboxOutOfMemory            all of it was killed because memory ran out
+      SandboxTimeout (TimeoutError)   the backend itself did not answer in time; has the limit and its value
+      SandboxUnreachable              the backend's service cannot be reached; the sandbox may live
+      SandboxBackendError             the backend's service answered with an error of its own
+      SandboxDiskFull (OSError) / SandboxOutputTooLarge
       CommandNotFound / SandboxFileNotFound (FileNotFoundError) / SandboxPermissionError (PermissionError)
     BudgetError                       a money or token budget of the run is spent
   TrainerError                        ends the run
@@ -161,12 +167,56 @@ class SandboxUnavailable(SandboxError):
     retryable = False
 
 
+class SandboxUnsupported(SandboxUnavailable):
+    """The backend works here but cannot give what was asked: a limit, a policy, a user, a snapshot."""
+
+
+class SandboxNotReady(SandboxError):
+    """It was created but did not become ready: its start or a setup command failed."""
+
+
+class SandboxBackendError(SandboxError):
+    """The backend's service answered with an error of its own."""
+
+
+class SandboxUnreachable(SandboxError):
+    """The backend's service cannot be reached: whether the sandbox still lives is not known."""
+
+
 class SandboxDead(SandboxError):
     """The sandbox is gone; nothing that it answers can be trusted."""
 
 
+class SandboxOutOfMemory(SandboxDead):
+    """The sandbox as a whole was killed because memory ran out."""
+
+
 class SandboxTimeout(SandboxError, TimeoutError):
     """The backend itself did not answer in time (a command's own timeout is a result instead)."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str | None = None,
+        limit_s: float | None = None,
+        elapsed_s: float | None = None,
+    ) -> None:
+        """Which limit it was, its value, and how long it took, in seconds."""
+        super().__init__(message)
+        self.limit, self.limit_s, self.elapsed_s = limit, limit_s, elapsed_s
+
+
+class SandboxDiskFull(SandboxError, OSError):
+    """No room is left in the sandbox."""
+
+    retryable = False
+
+
+class SandboxOutputTooLarge(SandboxError):
+    """A file or a tree is larger than the caller allowed."""
+
+    retryable = False
 
 
 class CommandNotFound(SandboxError):
