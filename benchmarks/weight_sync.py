@@ -24,7 +24,7 @@ from vime_agents.serving.vllm_server import VllmServer, VllmServerConfig
 from vime_trainers.models.smollm2 import ensure_smollm2
 from vime_trainers.sync.probe import probe_tokens
 from vime_trainers.sync.publisher import PHASES, SyncReport, WeightPublisher
-from vime_trainers.sync.weight_file import write_weight_file
+from vime_trainers.sync.weight_file import layout_of, write_weight_file
 
 ROUNDS = 5
 DTYPES = {"269 MB": torch.bfloat16, "538 MB": torch.float32}
@@ -65,7 +65,8 @@ async def syncs(folder: Path, shm: Path) -> tuple[dict[str, list[float]], dict[s
             for measured in (False, *[True] * ROUNDS):  # the first one pays for imports and buffers
                 version += 1
                 started = time.monotonic()
-                file = write_weight_file(shm / "weights.safetensors", weights.items(), version=version)
+                target = shm / "weights.safetensors"
+                file = write_weight_file(target, layout_of(weights), weights.items(), version=version)
                 write_s = time.monotonic() - started
                 done = await publisher.publish(file, version, trainer_logprobs=logprobs)
                 worst = max(worst, done.max_probe_logprob_diff)
@@ -113,7 +114,7 @@ def baselines(
 
 def write_and_read(folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """Write all bytes, read and touch all bytes; from disk, reads come out of the page cache."""
-    file = write_weight_file(folder / "copy.safetensors", weights.items(), version=0)
+    file = write_weight_file(folder / "copy.safetensors", layout_of(weights), weights.items(), version=0)
     for tensor in load_file(file.path).values():
         tensor.clone()
 

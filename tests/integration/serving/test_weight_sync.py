@@ -17,7 +17,7 @@ from vime_agents.policy import Sampling
 from vime_agents.serving.engine_client import EngineClient
 from vime_trainers.sync.probe import probe_tokens, worst_difference
 from vime_trainers.sync.publisher import PHASES, WeightPublisher
-from vime_trainers.sync.weight_file import WeightFile, write_weight_file
+from vime_trainers.sync.weight_file import WeightFile, layout_of, write_weight_file
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -26,9 +26,8 @@ PROMPT = [1, 87, 75, 69, 82, 2, 203, 1]
 
 
 def weights_of(folder: Path, path: Path, version: int, **changed: torch.Tensor) -> WeightFile:
-    return write_weight_file(
-        path, (load_file(folder / "model.safetensors") | changed).items(), version=version
-    )
+    weights = load_file(folder / "model.safetensors") | changed
+    return write_weight_file(path, layout_of(weights), weights.items(), version=version)
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ async def test_a_file_that_lacks_a_tensor_leaves_the_engine_as_it_was(
 ):
     tensors = load_file(tiny_qwen3 / "model.safetensors")
     tensors.pop("model.layers.2.mlp.up_proj.weight")
-    weights = write_weight_file(tmp_path / "w.safetensors", tensors.items(), version=3)
+    weights = write_weight_file(tmp_path / "w.safetensors", layout_of(tensors), tensors.items(), version=3)
     with pytest.raises(WeightSyncError, match=r"failed at `update`.*lacks 1 of 46.*layers\.2\.mlp\.up_proj"):
         await publisher.publish(weights, 3, trainer_logprobs=hf_logprobs(tiny_qwen3, PROBE))
     assert await still_serves(client, tiny_qwen3, hf_logprobs) < 1e-4

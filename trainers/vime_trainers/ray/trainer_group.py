@@ -72,7 +72,7 @@ class _Rank:
     def export(self, path: str, dtype_name: Dtype, version: int) -> Export | None:
         import torch
 
-        from vime_trainers.megatron.safetensors_file import write_safetensors
+        from vime_trainers.sync.weight_file import write_weight_file
 
         started = time.perf_counter()
         dtype = getattr(torch, dtype_name)
@@ -82,8 +82,8 @@ class _Rank:
                 pass
             return None
         shapes = self.trainer.shape.hf_shapes()
-        metadata = {"weight_version": str(version)}
-        size = write_safetensors(Path(path), shapes, dtype, tensors, metadata=metadata)
+        layout = {name: (shape, dtype) for name, shape in shapes.items()}
+        size = write_weight_file(Path(path), layout, tensors, version=version).num_bytes
         return Export(
             path=path,
             version=version,

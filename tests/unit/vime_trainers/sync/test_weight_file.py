@@ -6,8 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from vime_trainers.sync.weight_file import check_version, file_shapes, iterate_file, write_weight_file
+from vime_agents.errors import ContractError
+from vime_trainers.sync.weight_file import (
+    WeightFile,
+    check_version,
+    file_shapes,
+    iterate_file,
+    layout_of,
+    write_weight_file,
+)
 
 WEIGHTS = {
     "a": torch.tensor([[1.0, -0.0], [float("inf"), 3.14159274]]),
@@ -15,8 +24,18 @@ WEIGHTS = {
 }
 
 
+def write(path: Path, weights: dict[str, torch.Tensor], version: int) -> WeightFile:
+    return write_weight_file(path, layout_of(weights), weights.items(), version=version)
+
+
+def test_the_official_library_reads_it(tmp_path: Path):
+    read = load_file(write(tmp_path / "w.safetensors", WEIGHTS, 3).path)
+    assert read.keys() == WEIGHTS.keys()
+    assert all(torch.equal(read[name], tensor) for name, tensor in WEIGHTS.items())
+
+
 def test_every_bit_and_dtype_comes_back(tmp_path: Path):
-    written = write_weight_file(tmp_path / "w.safetensors", WEIGHTS.items(), version=3)
+    written = write(tmp_path / "w.safetensors", WEIGHTS, 3)
     read = dict(iterate_file(written.path))
     assert read.keys() == WEIGHTS.keys()
     for name, tensor in WEIGHTS.items():
@@ -28,7 +47,7 @@ def test_every_bit_and_dtype_comes_back(tmp_path: Path):
 
 def test_a_view_is_written_as_what_it_shows(tmp_path: Path):
     source = torch.arange(12.0).reshape(3, 4)
-    written = write_weight_file(tmp_path / "w", {"t": source.t(), "row": source[1]}.items(), version=0)
+    written = write(tmp_path / "w", {"t": source.t(), "row": source[1]}, 0)
     read = dict(iterate_file(written.path))
     assert torch.equal(read["t"], source.t())
     assert torch.equal(read["row"], source[1])
@@ -36,12 +55,12 @@ def test_a_view_is_written_as_what_it_shows(tmp_path: Path):
 
 def test_a_parameter_is_written_without_its_graph(tmp_path: Path):
     parameter = torch.nn.Parameter(torch.ones(2))
-    written = write_weight_file(tmp_path / "w", [("p", parameter)], version=0)
+    written = write(tmp_path / "w", {"p": parameter}, 0)
     assert torch.equal(dict(iterate_file(written.path))["p"], torch.ones(2))
 
 
 def test_another_version_is_stale(tmp_path: Path):
-    written = write_weight_file(tmp_path / "w", WEIGHTS.items(), version=3)
+    written = write(tmp_path / "w", WEIGHTS, 3)
     check_version(written.path, "3")
     with pytest.raises(ValueError, match="holds weight version 3, not 4: a stale file"):
         check_version(written.path, "4")
@@ -49,14 +68,20 @@ def test_another_version_is_stale(tmp_path: Path):
 
 def test_a_failed_write_keeps_the_old_file_and_nothing_else(tmp_path: Path):
     path = tmp_path / "w.safetensors"
-    write_weight_file(path, WEIGHTS.items(), version=1)
-    shared = torch.zeros(4)
-    with pytest.raises(RuntimeError, match="share memory"):
-        write_weight_file(path, [("a", shared), ("b", shared)], version=2)
+    write(path, WEIGHTS, 1)
+    layout = layout_of(WEIGHTS)
+    for tensors, problem in (
+        ([("a", WEIGHTS["a"])], "tensor b never came"),
+        ([("b", WEIGHTS["b"])], r"got tensor b \(2, 3\).*expected \('a'"),
+        ([("a", WEIGHTS["a"].half())], "float16, expected .*float32"),
+        ([*WEIGHTS.items(), ("c", WEIGHTS["a"])], "got tensor c .*expected None"),
+    ):
+        with pytest.raises(ContractError, match=problem):
+            write_weight_file(path, layout, tensors, version=2)
     check_version(path, "1")
     assert [p.name for p in tmp_path.iterdir()] == ["w.safetensors"]
 
 
 def test_the_update_info_names_file_and_version(tmp_path: Path):
-    written = write_weight_file(tmp_path / "sub" / "w", WEIGHTS.items(), version=12)
+    written = write(tmp_path / "sub" / "w", WEIGHTS, 12)
     assert written.update_info == {"path": str((tmp_path / "sub" / "w").resolve()), "version": "12"}
