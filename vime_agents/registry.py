@@ -25,7 +25,10 @@ _BUILT_IN = {
         "Calculator-v0": "vime_envs.calculator:Calculator",
         "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
     },
-    SANDBOXES_GROUP: {"local": "vime_sandboxes.local:LocalSandboxProvider"},
+    SANDBOXES_GROUP: {
+        "docker": "vime_sandboxes.docker:DockerSandboxProvider",
+        "local": "vime_sandboxes.local:LocalSandboxProvider",
+    },
 }
 
 

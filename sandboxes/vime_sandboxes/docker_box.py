@@ -1,0 +1,210 @@
+"""One running container: created, attached to, started, and what became of it. On the io thread only.
+
+The daemon removes it (`auto_remove`) as soon as its process 1 ends, and that ends when the owner's connection
+does, however the owner came to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from vime_agents.errors import (
+    SandboxDead,
+    SandboxError,
+    SandboxNotReady,
+    SandboxOutOfMemory,
+    SandboxTimeout,
+    SandboxUnreachable,
+)
+from vime_agents.sandbox import ExecResult, SandboxProcess, SandboxSpec
+from vime_sandboxes import docker_container
+from vime_sandboxes.docker_container import Image
+from vime_sandboxes.docker_engine import ApiError, Engine
+from vime_sandboxes.docker_remove import Remover
+from vime_sandboxes.docker_shell import ShellLink, supervisor_source
+from vime_sandboxes.docker_stream import Stream
+
+READY_TIMEOUT_S = 60.0
+_OOM_FILES = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
+_MAX_CGROUP_FILE = 1 << 16
+
+
+class Link(Protocol):
+    """What speaks to the inside: a runner, or a shell and execs of the daemon's."""
+
+    async def ready(self) -> None:
+        """Wait until it can be used. Raises SandboxDead."""
+        ...
+
+    async def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes,
+        env: Mapping[str, str],
+        cwd: str,
+        timeout_s: float,
+        max_output: int,
+    ) -> ExecResult:
+        """As `Sandbox.exec`."""
+        ...
+
+    async def spawn(
+        self, command: Sequence[str], *, env: Mapping[str, str], cwd: str, timeout_s: float | None
+    ) -> SandboxProcess:
+        """As `Sandbox.spawn`."""
+        ...
+
+    async def read(self, path: str, max_bytes: int) -> bytes:
+        """As `Sandbox.read`."""
+        ...
+
+    async def write(self, path: str, data: bytes, mode: int) -> None:
+        """As `Sandbox.write`."""
+        ...
+
+    async def check(self) -> None:
+        """Raise SandboxDead unless it answers."""
+        ...
+
+    async def extend(self, ttl_s: float) -> None:
+        """As `Sandbox.extend`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class Box:
+    """A container with a link to its inside."""
+
+    def __init__(self, engine: Engine, remover: Remover, name: str, container: str, link: Link) -> None:
+        self.link = link
+        self.container = container
+        self._engine, self._remover, self._name = engine, remover, name
+        self._started = time.time()
+        self._closed = False
+        self._oom_kills = 0
+        self._end: SandboxError | None = None
+
+    async def close(self) -> None:
+        """Remove it. Bounded in time; never raises."""
+        self._closed = True
+        self.link.close()
+        await self._remover.remove(self._name)
+
+    async def new_oom_kills(self) -> bool:
+        """Whether memory ran out since the last call."""
+        before, self._oom_kills = self._oom_kills, await self.oom_kills()
+        return self._oom_kills > before
+
+    async def oom_kills(self) -> int:
+        """Processes that were killed because memory ran out."""
+        for path in _OOM_FILES:
+            try:
+                text = await self.link.read(path, _MAX_CGROUP_FILE)
+            except SandboxDead:
+                raise
+            except SandboxError:  # the other version of control groups, or a runtime without any
+                continue
+            pairs = (line.split() for line in text.decode().splitlines())
+            return next((int(pair[1]) for pair in pairs if pair[0] == "oom_kill"), 0)
+        return 0
+
+    async def stats(self) -> dict[str, Any]:
+        """What the daemon counts of it."""
+        return await self._engine.call(
+            "counting", lambda client: client.stats(self.container, stream=False, one_shot=True)
+        )
+
+    async def diagnose(self, reason: str) -> SandboxError:
+        """Why it does not answer any more."""
+        if self._closed:
+            return SandboxDead(f"sandbox {self._name} is closed")
+        if self._end is None:
+            self._end = await self._look(reason)
+            self.link.close()
+            await self._remover.remove(self._name)
+        return type(self._end)(str(self._end))
+
+    async def _look(self, reason: str) -> SandboxError:
+        text = f"sandbox {self._name} is gone: {reason}"
+        try:
+            events = await self._engine.call("what happened", self._events)
+        except SandboxError as error:
+            return SandboxUnreachable(
+                f"the connection to sandbox {self._name} broke; it may be alive or not: {error}"
+            )
+        codes = [e["Actor"]["Attributes"].get("exitCode") for e in events if e.get("Action") == "die"]
+        if any(e.get("Action") == "oom" for e in events) and "137" in codes:
+            return SandboxOutOfMemory(f"{text}; memory ran out")
+        return SandboxDead(f"{text}; its process 1 ended with status {codes[-1]}" if codes else text)
+
+    def _events(self, client: Any) -> list[dict[str, Any]]:
+        span = {"since": f"{self._started - 60:.9f}", "until": f"{time.time():.9f}"}
+        return list(client.events(**span, filters={"container": self.container}, decode=True))
+
+
+async def start_box(
+    engine: Engine,
+    remover: Remover,
+    spec: SandboxSpec,
+    image: Image,
+    name: str,
+    labels: Mapping[str, str],
+) -> Box:
+    """A container whose process 1 answers.
+
+    Raises:
+        SandboxNotReady: it does not start. SandboxTimeout: it does not answer. Whatever fails, nothing is left.
+    """
+    creating = asyncio.ensure_future(
+        engine.call(
+            f"creating sandbox {name}",
+            lambda client: docker_container.create(
+                client, spec, image, name, ["sh", "-c", supervisor_source()], labels
+            ),
+        )
+    )
+    stream: Stream | None = None
+    try:
+        container = await asyncio.shield(creating)
+        stream = await engine.stream(
+            f"attaching to {name}", f"/containers/{container}/attach?stdin=1&stdout=1&stderr=1&stream=1"
+        )
+        await _start_container(engine, container, image)
+        link = ShellLink(engine, container, stream, spec.user or docker_container.DEFAULT_USER)
+        await _wait_until_ready(link, image)
+        await link.extend(spec.ttl_s)
+    except BaseException:
+        if stream is not None:
+            stream.close()
+        await asyncio.shield(asyncio.ensure_future(remover.remove(name, creating)))
+        raise
+    return Box(engine, remover, name, container, link)
+
+
+async def _start_container(engine: Engine, container: str, image: Image) -> None:
+    try:
+        await engine.call(f"starting {image.name}", lambda client: client.start(container))
+    except ApiError as error:
+        raise SandboxNotReady(f"a container of image {image.name} does not start: {error}") from error
+
+
+async def _wait_until_ready(link: Link, image: Image) -> None:
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            await link.ready()
+    except TimeoutError as error:
+        raise SandboxTimeout(
+            f"a container of image {image.name} was not ready in {READY_TIMEOUT_S:g} s",
+            limit="start",
+            limit_s=READY_TIMEOUT_S,
+            elapsed_s=READY_TIMEOUT_S,
+        ) from error
+    except SandboxDead as error:
+        raise SandboxNotReady(f"a container of image {image.name} ended at once: {error}") from error

@@ -1,0 +1,175 @@
+"""What a container is created with: the walls and limits of one sandbox, as Docker words them.
+
+The root is read-only. /work, /tmp and /dev/shm are in memory, and count as memory. No capability, none to be
+gained; the daemon's own seccomp filter stays on. Process 1 is our runner, under the same unprivileged user as
+the commands: as process 1 it cannot be killed from inside, it is not dumpable and so cannot be traced, and it
+holds no right that a command could win from it. (A runner that is root could switch users; it would also be
+the one thing inside worth attacking.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vime_agents.errors import ConfigError, SandboxUnsupported, nearest
+from vime_agents.sandbox import SandboxSpec
+from vime_sandboxes import limits, runner
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+WORKDIR = "/work"
+DEFAULT_USER = "1000:1000"
+OPTIONS = {
+    "network": "the Docker network to use when `SandboxSpec.network` is true; default bridge",
+    "pull": "'missing': fetch an image that is not there from its registry; default 'never'",
+    "runtime": "the OCI runtime, as the daemon knows it, for example runsc",
+}
+"""Keys of `SandboxSpec.options`, and what each is for."""
+_NO_LIMIT = 1 << 30
+# Starts what the owner sends first on standard input: a read-only root takes no files.
+_BOOTSTRAP = """\
+import os, sys
+if sys.version_info < (3, 9): os._exit(97)
+os.chdir("/work")
+data, size = b"", int(sys.argv.pop(1))
+while len(data) < size:
+    piece = os.read(0, size - len(data))
+    if not piece: os._exit(0)
+    data += piece
+exec(compile(data, "vime-runner", "exec"))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What is needed to know of an image."""
+
+    id: str
+    name: str
+    """As the spec names it, for messages."""
+    volumes: tuple[str, ...] = ()
+    labels: Mapping[str, str] | None = None
+
+
+def check(spec: SandboxSpec, info: Mapping[str, Any]) -> None:
+    """Refuse what this daemon (`info` is its own account of itself) cannot hold.
+
+    Raises:
+        ConfigError: an unknown option, an impossible value. SandboxUnsupported: a limit that would not hold.
+    """
+    for key, value in spec.options.items():
+        if key not in OPTIONS:
+            guess = nearest(key, OPTIONS)
+            hint = f"; did you mean {guess!r}?" if guess else ""
+            known = ", ".join(OPTIONS)
+            raise ConfigError(f"SandboxSpec.options: Docker's has no {key!r}{hint} (known: {known})")
+        if key == "pull" and value not in ("missing", "never"):
+            raise ConfigError(f"SandboxSpec.options['pull'] is 'missing' or 'never', got {value!r}")
+    if "runtime" in spec.options and info.get("Runtimes") and spec.options["runtime"] not in info["Runtimes"]:
+        known = ", ".join(sorted(info["Runtimes"]))
+        raise SandboxUnsupported(f"this daemon has no runtime {spec.options['runtime']!r}; it has {known}")
+    if spec.memory_mb < 32:
+        raise ConfigError(f"SandboxSpec.memory_mb must be at least 32, got {spec.memory_mb}")
+    for name in ("max_processes", "max_file_mb", "ttl_s", "cpus"):
+        value = getattr(spec, name)
+        if value is not None and value <= 0:
+            raise ConfigError(f"SandboxSpec.{name} must be positive, got {value}")
+    for name, value in spec.env.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ConfigError(f"SandboxSpec.env: {name!r}={value!r} cannot be an environment variable")
+    needed = [("MemoryLimit", "memory_mb"), ("PidsLimit", "max_processes")]
+    needed += [("CpuCfsQuota", "cpus")] if spec.cpus is not None else []
+    for key, field in needed:
+        if info.get(key) is False or info.get(key.replace("Cpu", "CPU")) is False:
+            raise SandboxUnsupported(
+                f"this daemon cannot enforce SandboxSpec.{field} ({key} is off): it needs a writable control "
+                "group, which rootless daemons have with control groups version 2 only"
+            )
+
+
+def enforced(spec: SandboxSpec) -> frozenset[str]:
+    """What holds, once `check` has passed."""
+    found = {"filesystem", "file_size", "open_files", "processes", "memory", "disk", "ttl"}
+    found |= {"cpus"} if spec.cpus is not None else set()
+    return frozenset(found if spec.network is True else found | {"network"})
+
+
+def runner_command(spec: SandboxSpec, source: bytes) -> list[str]:
+    """The arguments of process 1 in an image with Python; `source` is what it will read first."""
+    # Processes are limited for the container: the kernel counts RLIMIT_NPROC for a user over all containers.
+    numbers = (spec.memory_mb << 20, _NO_LIMIT, spec.max_file_mb << 20)
+    return ["python3", "-IS", "-c", _BOOTSTRAP, str(len(source)), repr(float(spec.ttl_s)), *map(str, numbers)]
+
+
+def create(
+    client: APIClient,
+    spec: SandboxSpec,
+    image: Image,
+    name: str,
+    command: Sequence[str],
+    labels: Mapping[str, str],
+) -> str:
+    """Create the container (blocking); its id."""
+    memory = (spec.memory_mb + limits.RUNNER_MB) << 20
+    quarter = (spec.memory_mb << 20) // 4
+    sizes = {WORKDIR: 2 * quarter, "/tmp": quarter, **dict.fromkeys(image.volumes, quarter)}
+    network = "none" if spec.network is not True else spec.options.get("network", "bridge")
+    file_bytes = spec.max_file_mb << 20
+    host_config = client.create_host_config(
+        auto_remove=True,
+        network_mode=network,
+        read_only=True,
+        tmpfs={path: f"rw,exec,nosuid,nodev,size={size},{_owner(spec)}" for path, size in sizes.items()},
+        shm_size=quarter,
+        mem_limit=memory,
+        memswap_limit=memory,
+        nano_cpus=None if spec.cpus is None else int(spec.cpus * 1e9),
+        pids_limit=spec.max_processes + 1,  # + 1: process 1 is counted too
+        ulimits=[
+            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "fsize", "Soft": file_bytes, "Hard": file_bytes},
+            {"Name": "nofile", "Soft": runner.OPEN_FILES, "Hard": runner.OPEN_FILES},
+        ],
+        cap_drop=["ALL"],
+        security_opt=["no-new-privileges"],
+        runtime=spec.options.get("runtime"),
+        # What the runner says is the protocol, not a log: it would fill the disk.
+        log_config={"Type": "none"},
+    )
+    made = client.create_container(
+        image.id,
+        command=list(command[1:]),
+        entrypoint=[command[0]],
+        user=spec.user or DEFAULT_USER,
+        environment=environment(spec),
+        working_dir="/",  # named here, WORKDIR would become a folder of root's
+        labels=dict(labels),
+        name=name,
+        hostname="sandbox",
+        stdin_open=True,
+        healthcheck={"test": ["NONE"]},
+        host_config=host_config,
+    )
+    return str(made["Id"])
+
+
+def _owner(spec: SandboxSpec) -> str:
+    # By number where there is one: where the image has such a folder, its mode is taken, and not this one.
+    uid, _, gid = (spec.user or DEFAULT_USER).partition(":")
+    return f"mode=1777,uid={uid},gid={gid or uid}" if uid.isdigit() else "mode=1777"
+
+
+def environment(spec: SandboxSpec) -> dict[str, str]:
+    """What every command starts with, on top of the image's own."""
+    own = {"HOME": WORKDIR, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "USER": "sandbox"}
+    return own | dict(spec.env)
+
+
+def read_image(client: APIClient, name: str) -> Image:
+    """Look at an image (blocking)."""
+    found = client.inspect_image(name)
+    config = found.get("Config") or {}
+    return Image(found["Id"], name, tuple(config.get("Volumes") or ()), config.get("Labels"))

@@ -1,0 +1,214 @@
+"""The Docker daemon (or Podman's socket): its calls on a few threads, its streams on the event loop.
+
+docker-py blocks; every call of it runs on a thread of the engine. What flows for long (a container's standard
+streams) does not go through docker-py: the connection is opened here and belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from vime_agents.errors import (
+    MissingDependencyError,
+    SandboxBackendError,
+    SandboxError,
+    SandboxTimeout,
+    SandboxUnavailable,
+    SandboxUnreachable,
+    SandboxUnsupported,
+)
+from vime_sandboxes.docker_stream import Stream
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+ANSWER_TIMEOUT_S = 60.0
+"""How long the daemon may take for one call."""
+THREADS = 4 * (os.cpu_count() or 1)
+HOW_TO = (
+    "Start a Docker daemon, or name one in DOCKER_HOST (for Podman: `podman system service --time=0 "
+    "unix:///run/podman.sock` and DOCKER_HOST=unix:///run/podman.sock), or use another backend "
+    "(`SandboxSpec.backend='local'` needs no daemon)."
+)
+T = TypeVar("T")
+
+
+class ApiError(SandboxBackendError):
+    """The daemon answered with an error. `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Engine:
+    """One daemon, found by DOCKER_HOST as the `docker` command finds it. Connects on first use."""
+
+    def __init__(self) -> None:
+        self._threads = _threads()
+        self._client: APIClient | None = None
+        self._connecting = asyncio.Lock()
+        self.info: Mapping[str, Any] = {}
+        """What the daemon says about itself, since the first call."""
+
+    async def call(self, what: str, function: Callable[[APIClient], T]) -> T:
+        """Run `function` with docker-py's client on a thread; `what` words the errors.
+
+        Raises:
+            ApiError: the daemon said no. SandboxUnreachable, SandboxTimeout: it said nothing.
+            SandboxUnavailable: there never was one.
+        """
+        client = await self._connect()
+        return await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: _translated(what, lambda: function(client))
+        )
+
+    async def stream(self, what: str, path: str, body: Mapping[str, object] | None = None) -> Stream:
+        """Start a conversation: POST, after which the connection carries raw bytes both ways.
+
+        Raises:
+            ApiError: the daemon said no. SandboxUnreachable, SandboxTimeout: it said nothing.
+        """
+        client = await self._connect()
+        payload = b"" if body is None else json.dumps(body).encode()
+        head = (
+            f"POST /v{client.api_version}{path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\n"
+            f"Upgrade: tcp\r\nContent-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
+        )
+        writer = None
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                reader, writer = await self._open(client)
+                writer.write(head.encode() + payload)
+                answer = await reader.readuntil(b"\r\n\r\n")
+                status = int(answer.split(b" ", 2)[1])
+                if status not in (101, 200):
+                    raise ApiError(f"{what}: {await _error_text(reader, answer)}", status)
+        except BaseException as error:
+            if writer is not None:
+                writer.close()
+            if isinstance(error, TimeoutError):
+                raise _no_answer(what) from error
+            if isinstance(error, OSError | EOFError):
+                raise SandboxUnreachable(f"{what}: the Docker daemon does not answer: {error}") from error
+            raise
+        return Stream(reader, writer)
+
+    def close(self) -> None:
+        """Give threads and connections back, once what they are doing is done. The next call has new ones."""
+        self._threads.shutdown(wait=False)
+        self._threads = _threads()
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    async def _connect(self) -> APIClient:
+        async with self._connecting:
+            if self._client is not None:
+                return self._client
+            loop = asyncio.get_running_loop()
+            client, self.info = await loop.run_in_executor(self._threads, _open_client)
+            self._client = client
+            return client
+
+    async def _open(self, client: APIClient) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        address = host()
+        parts = urlsplit(address)
+        if parts.scheme in ("unix", "http+unix"):
+            return await asyncio.open_unix_connection(parts.path or parts.netloc, limit=1 << 20)
+        context = None
+        if client.cert or client.base_url.startswith("https"):
+            trusted = client.verify if isinstance(client.verify, str) else None
+            context = ssl.create_default_context(cafile=trusted)
+            if not client.verify:
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            if isinstance(client.cert, tuple):
+                context.load_cert_chain(*client.cert)
+        return await asyncio.open_connection(parts.hostname, parts.port or 2375, ssl=context, limit=1 << 20)
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="vime-docker")
+
+
+def host() -> str:
+    """The daemon's address."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def _open_client() -> tuple[APIClient, Mapping[str, Any]]:
+    try:
+        import docker
+        import docker.errors
+        import docker.utils
+    except ImportError as error:
+        raise MissingDependencyError("docker", "docker", "the Docker sandbox") from error
+    if urlsplit(host()).scheme not in ("unix", "tcp", "http", "https"):
+        raise SandboxUnsupported(
+            f"DOCKER_HOST={host()}: only unix:// and tcp:// addresses work here. For a daemon behind SSH, "
+            "forward its socket: ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST"
+        )
+    try:
+        client = docker.APIClient(
+            version="auto",
+            timeout=int(ANSWER_TIMEOUT_S),
+            max_pool_size=THREADS,
+            **docker.utils.kwargs_from_env(),
+        )
+        return client, client.info()
+    except (docker.errors.DockerException, OSError) as error:
+        raise SandboxUnavailable(f"no Docker daemon at {host()}: {_short(error)}. {HOW_TO}") from error
+
+
+def _translated(what: str, function: Callable[[], T]) -> T:
+    import docker.errors
+    import requests
+
+    try:
+        return function()
+    except SandboxError:
+        raise
+    except docker.errors.APIError as error:
+        raise ApiError(f"{what}: {error.explanation or error}", error.status_code or 0) from error
+    except requests.exceptions.Timeout as error:
+        raise _no_answer(what) from error
+    except (requests.exceptions.RequestException, OSError) as error:
+        if "timed out" in str(error):
+            raise _no_answer(what) from error
+        raise SandboxUnreachable(f"{what}: the Docker daemon cannot be reached: {_short(error)}") from error
+    except docker.errors.DockerException as error:
+        raise SandboxBackendError(f"{what}: {_short(error)}") from error
+
+
+def _no_answer(what: str) -> SandboxTimeout:
+    return SandboxTimeout(
+        f"{what}: no answer from the Docker daemon within {ANSWER_TIMEOUT_S:g} s",
+        limit="daemon answer",
+        limit_s=ANSWER_TIMEOUT_S,
+        elapsed_s=ANSWER_TIMEOUT_S,
+    )
+
+
+async def _error_text(reader: asyncio.StreamReader, head: bytes) -> str:
+    for line in head.lower().split(b"\r\n"):
+        if line.startswith(b"content-length:"):
+            text = (await reader.readexactly(min(int(line.split(b":")[1]), 1 << 16))).decode(errors="replace")
+            break
+    else:
+        return head.split(b"\r\n", 1)[0].decode(errors="replace")
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return text.strip()
+
+
+def _short(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text if len(text) <= 400 else text[:400] + "..."

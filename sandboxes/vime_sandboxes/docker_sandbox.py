@@ -1,0 +1,181 @@
+"""One sandbox in a container; see `vime_agents.sandbox.Sandbox`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from vime_agents.errors import ContractError, SandboxDead, SandboxError, SandboxNotReady, SandboxUnsupported
+from vime_agents.sandbox import ExecResult, SandboxInfo, SandboxProcess, SandboxSpec
+from vime_sandboxes import docker_container
+from vime_sandboxes.docker_box import Box
+from vime_sandboxes.docker_engine import Engine
+from vime_sandboxes.io_thread import on_io_thread, submit
+
+MAX_STDIN_BYTES = 16 << 20
+_KILLED = 9
+T = TypeVar("T")
+
+
+class DockerSandbox:
+    """One sandbox. Works from any event loop."""
+
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        labels: Mapping[str, str],
+        name: str,
+        engine: Engine,
+        start: Callable[[], Awaitable[Box]],
+        on_close: Callable[[DockerSandbox], object],
+    ) -> None:
+        self.id = name
+        self.spec = spec
+        self.labels = dict(labels)
+        self.enforced = docker_container.enforced(spec)
+        self._engine, self._start, self._on_close = engine, start, on_close
+        self._box: Box | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._created, self._expires = time.time(), time.time() + spec.ttl_s
+
+    # ---------------------------------------------------------------------- what everybody may call
+
+    async def exec(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        timeout_s: float = 60.0,
+        max_output: int = 1 << 20,
+    ) -> ExecResult:
+        """Run a program to its end; see the protocol. `stdin` is of at most 16 MiB."""
+        self._check(command, user)
+        if len(stdin) > MAX_STDIN_BYTES:
+            raise ContractError(f"stdin of {len(stdin)} bytes; above {MAX_STDIN_BYTES} write a file instead")
+
+        async def run(box: Box) -> ExecResult:
+            result = await box.link.exec(
+                command,
+                stdin=stdin,
+                env=env or {},
+                cwd=cwd or docker_container.WORKDIR,
+                timeout_s=timeout_s,
+                max_output=max_output,
+            )
+            killed = _KILLED in (result.signal, (result.exit_code or 0) - 128)
+            if killed and not result.timed_out and await box.new_oom_kills():
+                return replace(result, oom_killed=True)
+            return result
+
+        return await self._with_box(run)
+
+    async def spawn(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SandboxProcess:
+        """Start a program and leave it running; see the protocol."""
+        self._check(command, user)
+        folder = cwd or docker_container.WORKDIR
+        return await self._with_box(
+            lambda box: box.link.spawn(command, env=env or {}, cwd=folder, timeout_s=timeout_s)
+        )
+
+    async def read(self, path: str, *, max_bytes: int = 100 << 20) -> bytes:
+        """A file's content; see the protocol."""
+        return await self._with_box(lambda box: box.link.read(path, max_bytes))
+
+    async def write(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Write a file, making its folders; see the protocol."""
+        await self._with_box(lambda box: box.link.write(path, data, mode))
+
+    async def extend(self, ttl_s: float) -> None:
+        """Let it end `ttl_s` seconds from now."""
+        await self._with_box(lambda box: box.link.extend(ttl_s))
+        self._expires = time.time() + ttl_s
+
+    async def info(self) -> SandboxInfo:
+        """What it is and what it used."""
+        return await self._with_box(self._info)
+
+    async def alive(self) -> bool:
+        """Whether it still answers."""
+        try:
+            await self._with_box(lambda box: box.link.check())
+        except SandboxError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End it and everything in it. Goes on in the background when the caller is cancelled."""
+        await asyncio.shield(asyncio.wrap_future(submit(self._close())))
+
+    # ------------------------------------------------------------------------- on the io thread only
+
+    async def _open(self) -> DockerSandbox:
+        self._box = await self._start()
+        return self
+
+    async def prepare(self) -> None:
+        """Write the spec's files and run its setup. Raises SandboxNotReady when a command of it fails."""
+        for path, text in self.spec.files.items():
+            await self.write(path, text.encode())
+        for command in self.spec.setup:
+            result = await self.exec(command, timeout_s=self.spec.ttl_s)
+            if not result.ok:
+                said = (result.stderr or result.stdout)[-2000:].decode(errors="replace")
+                raise SandboxNotReady(f"setup command {list(command)} ended with {result.ended_by}: {said}")
+
+    async def _with_box(self, use: Callable[[Box], Coroutine[Any, Any, T]]) -> T:
+        async def ask() -> T:
+            box = self._box
+            if box is None:
+                raise SandboxDead(f"sandbox {self.id} is closed")
+            try:
+                return await use(box)
+            except SandboxDead as error:
+                raise await box.diagnose(str(error)) from error
+
+        return await on_io_thread(ask())
+
+    def _check(self, command: Sequence[str], user: str | None) -> None:
+        if isinstance(command, str) or not command:
+            raise ContractError(f"a command is a non-empty list of strings, got {command!r:.200}")
+        own = self.spec.user or docker_container.DEFAULT_USER
+        if user not in (None, own):
+            raise SandboxUnsupported(f"this sandbox runs commands as {own!r} only, not as {user!r}")
+
+    async def _info(self, box: Box) -> SandboxInfo:
+        seen = await box.stats()
+        memory, cpu = seen.get("memory_stats", {}), seen.get("cpu_stats", {}).get("cpu_usage", {})
+        pids = seen.get("pids_stats", {}).get("current")
+        return SandboxInfo(
+            id=self.id,
+            backend="docker",
+            labels=self.labels,
+            created_at=self._created,
+            expires_at=self._expires,
+            memory_peak_bytes=memory.get("max_usage"),
+            cpu_s=cpu["total_usage"] / 1e9 if "total_usage" in cpu else None,
+            processes=None if pids is None else pids - 1,  # process 1 is ours
+            oom_kills=await box.oom_kills(),
+        )
+
+    async def _close(self) -> None:
+        self._closing = self._closing or asyncio.ensure_future(self._end())
+        await asyncio.shield(self._closing)
+
+    async def _end(self) -> None:
+        if self._box is not None:
+            await self._box.close()
+        self._on_close(self)
