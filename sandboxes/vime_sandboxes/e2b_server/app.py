@@ -29,13 +29,65 @@ _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApp = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
+class E2BServer:
+    """An ASGI application; end it with `aclose`, or by the lifespan protocol."""
+
+    def __init__(self, boxes: Boxes, api_key: str) -> None:
+        self._boxes, self._api_key = boxes, api_key
+        self._http = Starlette(
+            routes=[*control.routes(boxes), *files.routes(boxes)],
+            lifespan=self._lifespan,
+            exception_handlers={BoxError: _box_error, SandboxError: _sandbox_error, Exception: _any_error},
+        )
+        self._inside: dict[str, ASGIApp] = {
+            "/process.Process/": ProcessASGIApplication(
+                ProcessService(boxes), read_max_bytes=MAX_MESSAGE_BYTES
+            ),
+            "/filesystem.Filesystem/": FilesystemASGIApplication(
+                FilesystemService(boxes), read_max_bytes=MAX_MESSAGE_BYTES
+            ),
+            "/files": self._http,
+            "/health": self._http,
+        }
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        """One request. The key is for the control plane, a sandbox's own token for its inside."""
+        if scope["type"] != "http":
+            await self._http(scope, receive, send)
+            return
+        headers, path = Headers(scope=scope), scope["path"]
+        target = next((found for prefix, found in self._inside.items() if path.startswith(prefix)), None)
+        if target is None:
+            refusal = None if _same(headers.get("x-api-key"), self._api_key) else (401, "invalid API key")
+        else:
+            box = self._boxes.running(headers.get("e2b-sandbox-id", ""))
+            refusal = None if box is not None else (502, GONE)
+            if box is not None and not _same(headers.get("x-access-token"), box.token):
+                refusal = (401, "invalid access token")
+        if refusal is not None:
+            await _refuse(send, *refusal)
+            return
+        await (target or self._http)(scope, receive, send)
+
+    async def aclose(self) -> None:
+        """End every sandbox, and make no more. Idempotent."""
+        await self._boxes.aclose()
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self.aclose()
+
+
 def create_app(
     provider: SandboxProvider,
     *,
     api_key: str,
     templates: Mapping[str, SandboxSpec] | None = None,
     max_sandboxes: int = 64,
-) -> ASGIApp:
+) -> E2BServer:
     """An ASGI application that speaks E2B's protocol for sandboxes of `provider`.
 
     Args:
@@ -46,48 +98,7 @@ def create_app(
         max_sandboxes: further ones are refused with 429; paused ones count.
     """
     base = SandboxSpec(backend=provider.name, memory_mb=1024, max_processes=256, max_file_mb=512)
-    boxes = Boxes(provider, templates or {"base": base}, max_sandboxes)
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            await boxes.aclose()
-
-    http = Starlette(
-        routes=[*control.routes(boxes), *files.routes(boxes)],
-        lifespan=lifespan,
-        exception_handlers={BoxError: _box_error, SandboxError: _sandbox_error, Exception: _any_error},
-    )
-    inside: dict[str, ASGIApp] = {
-        "/process.Process/": ProcessASGIApplication(ProcessService(boxes), read_max_bytes=MAX_MESSAGE_BYTES),
-        "/filesystem.Filesystem/": FilesystemASGIApplication(
-            FilesystemService(boxes), read_max_bytes=MAX_MESSAGE_BYTES
-        ),
-        "/files": http,
-        "/health": http,
-    }
-
-    async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
-        if scope["type"] != "http":
-            await http(scope, receive, send)
-            return
-        headers, path = Headers(scope=scope), scope["path"]
-        target = next((found for prefix, found in inside.items() if path.startswith(prefix)), None)
-        if target is None:
-            refusal = None if _same(headers.get("x-api-key"), api_key) else (401, "invalid API key")
-        else:
-            box = boxes.running(headers.get("e2b-sandbox-id", ""))
-            refusal = None if box is not None else (502, GONE)
-            if box is not None and not _same(headers.get("x-access-token"), box.token):
-                refusal = (401, "invalid access token")
-        if refusal is not None:
-            await _refuse(send, *refusal)
-            return
-        await (target or http)(scope, receive, send)
-
-    return app
+    return E2BServer(Boxes(provider, templates or {"base": base}, max_sandboxes), api_key)
 
 
 def _same(given: str | None, secret: str) -> bool:

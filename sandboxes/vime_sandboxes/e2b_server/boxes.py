@@ -86,6 +86,7 @@ class Boxes:
         self._boxes: dict[str, Box] = {}
         self._by_key: dict[str, asyncio.Task[Box]] = {}
         self._starting = 0
+        self._closing = False
         self._tasks: set[asyncio.Task[object]] = set()
         self._number = itertools.count(1)
 
@@ -229,7 +230,8 @@ class Boxes:
         raise BoxError(404, f"snapshot {name_or_id!r} not found")
 
     async def aclose(self) -> None:
-        """End everything."""
+        """End everything, and make no more. Idempotent."""
+        self._closing = True
         for task in list(self._by_key.values()):
             await asyncio.gather(task, return_exceptions=True)
         await asyncio.gather(*(self.kill(b) for b in list(self._boxes)), return_exceptions=True)
@@ -240,6 +242,8 @@ class Boxes:
     # ------------------------------------------------------------------------------------- inside
 
     def _admit(self) -> None:
+        if self._closing:
+            raise BoxError(503, "the server is closing")
         if len(self._boxes) + self._starting >= self._max:
             raise BoxError(429, f"the maximum number of concurrent sandboxes ({self._max}) is reached")
 

@@ -13,9 +13,9 @@ import uvicorn
 
 from vime_agents.errors import ConfigError
 from vime_agents.sandbox import SandboxProvider, SandboxSpec
-from vime_sandboxes.e2b_server.app import ASGIApp, create_app
+from vime_sandboxes.e2b_server.app import E2BServer, create_app
 
-_Server = TypeVar("_Server", bound=uvicorn.Server)
+_Kind = TypeVar("_Kind", bound="_Server")
 
 DEFAULT_PORT = 3000
 SHUTDOWN_S = 5
@@ -53,7 +53,7 @@ def serve(
 
     async def run() -> None:
         app = create_app(provider, api_key=key, templates=templates, max_sandboxes=max_sandboxes)
-        server, listener = _server(uvicorn.Server, app, host, port)
+        server, listener = _listen(_Server, app, host, port)
         url = f"http://{host}:{listener.getsockname()[1]}"
         announce(f"export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")
         try:
@@ -66,9 +66,9 @@ def serve(
 
 
 @contextlib.asynccontextmanager
-async def serving(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+async def serving(app: E2BServer, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
     """Serve in the running event loop, beside other things, until the block is left; gives the URL."""
-    server, listener = _server(_GuestServer, app, host, port)
+    server, listener = _listen(_GuestServer, app, host, port)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         starting = asyncio.create_task(server.up.wait())
@@ -83,11 +83,23 @@ async def serving(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 0) -> As
         listener.close()
 
 
-class _GuestServer(uvicorn.Server):
+class _Server(uvicorn.Server):
+    """Ends the sandboxes first: commands under way would hold up its own end."""
+
+    def __init__(self, config: uvicorn.Config, app: E2BServer) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._app.aclose()
+        await super().shutdown(sockets)
+
+
+class _GuestServer(_Server):
     """Leaves the process's signals alone, and says when it is up."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, app: E2BServer) -> None:
+        super().__init__(config, app)
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -99,7 +111,7 @@ class _GuestServer(uvicorn.Server):
         yield
 
 
-def _server(kind: type[_Server], app: ASGIApp, host: str, port: int) -> tuple[_Server, socket.socket]:
+def _listen(kind: type[_Kind], app: E2BServer, host: str, port: int) -> tuple[_Kind, socket.socket]:
     try:
         listener = socket.create_server((host, port))
     except OSError as error:
@@ -112,4 +124,4 @@ def _server(kind: type[_Server], app: ASGIApp, host: str, port: int) -> tuple[_S
         server_header=False,
         lifespan="on",
     )
-    return kind(config), listener
+    return kind(config, app), listener
