@@ -1,0 +1,249 @@
+"""Move files and trees between this machine and a sandbox, over nothing but `Sandbox.spawn`.
+
+Inside, the sandbox's `tar` does the work, or python3 where there is none. What comes out is never trusted:
+see `tar_read` and `tree_write`. Modes are kept but for set-user, set-group and (coming out) write access of
+others; owners are not, times only on the way in. Nothing is held in memory but a few pieces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import posixpath
+import secrets
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from vime_agents.errors import (
+    CommandNotFound,
+    SandboxDiskFull,
+    SandboxError,
+    SandboxFileNotFound,
+    SandboxOutputTooLarge,
+    SandboxPermissionError,
+    SandboxUnsupported,
+)
+from vime_agents.sandbox import ExecResult, Sandbox, SandboxProcess
+from vime_sandboxes.download_folder import DownloadFolder
+from vime_sandboxes.tar_read import TarReader
+from vime_sandboxes.tar_write import BLOCK_BYTES, archive
+from vime_sandboxes.tree_write import TreeWriter
+
+T = TypeVar("T")
+_MISSING = 44
+"""Exit status of our programs inside: there is no such path."""
+_MAX_COMPLAINT_BYTES = 4096
+
+# $1: where, $2: the Python program that does the same.
+_UNPACK = (
+    'mkdir -p -- "$1" || exit; command -v tar >/dev/null 2>&1 || exec python3 -IS -c "$2" "$1"; '
+    'exec tar -xpof - -C "$1"'
+)
+_UNPACK_PYTHON = """\
+import os, sys, tarfile
+tarfile.TarFile.chown = lambda *_: None
+os.makedirs(sys.argv[1], exist_ok=True)
+try:
+    with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:
+        keep = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+        tar.extractall(sys.argv[1], **keep)
+except OSError as error:
+    sys.exit(str(error))
+"""
+_PACK = (
+    f'[ -e "$1" ] || exit {_MISSING}; command -v tar >/dev/null 2>&1 || exec python3 -IS -c "$2" "$1"; '
+    'if [ -d "$1" ]; then exec tar -cf - -C "$1" .; fi; '
+    'exec tar -chf - -C "$(dirname -- "$1")" -- "$(basename -- "$1")"'
+)
+_PACK_PYTHON = f"""\
+import os, sys, tarfile
+path = os.path.realpath(sys.argv[1])
+if not os.path.exists(path):
+    sys.exit({_MISSING})
+try:
+    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.GNU_FORMAT) as tar:
+        tar.add(path, "." if os.path.isdir(path) else os.path.basename(path))
+except OSError as error:
+    sys.exit(str(error))
+"""
+# GNU tar ends with status 1 for these: the archive is whole, a file in it was written to meanwhile.
+_HARMLESS = ("file changed as we read it", "file removed before we read it", "socket ignored")
+
+
+async def upload(sandbox: Sandbox, source: Path, target: str) -> None:
+    """Copy the file `source` to the path `target`, or the content of the folder `source` into the folder.
+
+    What is there already and has another name stays; missing folders are made.
+
+    Raises:
+        SandboxError: `source` has something that is neither file, folder nor link, or cannot be read.
+        SandboxDiskFull: no room inside, or a file larger than `max_file_mb`. SandboxPermissionError: no
+        access inside.
+    """
+    is_folder = await in_thread(source.is_dir)
+    folder, name = (target, None) if is_folder else posixpath.split(target.rstrip("/"))
+    try:
+        blocks = archive(source, name)
+        await _feed(sandbox, blocks, folder or ".", f"upload of {str(source)!r} to {target!r}")
+    except SandboxError:
+        raise
+    except OSError as error:
+        raise SandboxError(f"cannot upload {str(source)!r}: {error}") from error
+
+
+async def download(sandbox: Sandbox, source: str, target: Path, *, max_bytes: int = 1 << 30) -> None:
+    """Copy the file `source` to the path `target`, or the content of the folder `source` into the folder.
+
+    A new `target` appears whole or not at all. In a folder that exists, nothing changes before everything has
+    arrived and been checked; then each file comes whole, and replaces a file or link of its name.
+
+    Raises:
+        SandboxFileNotFound, SandboxPermissionError: inside.
+        SandboxOutputTooLarge: more than `max_bytes` of content.
+        SandboxError: a member is a device, or would lead out of `target`; or `target` cannot be written.
+    """
+    what = f"download of {source!r}"
+    try:
+        async with DownloadFolder.opened(target, in_thread) as folder:
+            writer = TreeWriter(folder.fd, max_bytes=max_bytes)
+            try:
+                reader = TarReader(writer)
+                async with contextlib.aclosing(_packed(sandbox, source, what)) as pieces:
+                    async for piece in pieces:
+                        await in_thread(reader.feed, piece)
+                reader.close()
+                await in_thread(writer.check_links, folder.existing)
+            finally:
+                writer.close()
+            await in_thread(folder.publish, writer.single)
+    except SandboxOutputTooLarge as error:
+        raise SandboxOutputTooLarge(f"{what}: {error}") from error
+
+
+async def pack(sandbox: Sandbox, path: str, file: Path, *, max_bytes: int = 1 << 34) -> int:
+    """Keep the folder `path` of the sandbox as the tar file `file`, which appears whole; its size in bytes.
+
+    The file is not checked: give it to nothing but `unpack`. Raises as `download` does.
+    """
+    size, part = 0, file.with_name(f".{file.name}.{secrets.token_hex(6)}")
+    try:
+        with part.open("xb") as output:
+            async with contextlib.aclosing(_packed(sandbox, path, f"packing of {path!r}")) as pieces:
+                async for piece in pieces:
+                    size += len(piece)
+                    if size > max_bytes:
+                        raise SandboxOutputTooLarge(f"packing of {path!r}: more than max_bytes={max_bytes}")
+                    await in_thread(output.write, piece)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return size
+
+
+async def unpack(sandbox: Sandbox, file: Path, path: str) -> None:
+    """Put what `pack` kept into the folder `path`. What is there already stays. Raises as `upload` does."""
+    await _feed(sandbox, _blocks(file), path, f"unpacking into {path!r}")
+
+
+async def in_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Run a short blocking function off the loop.
+
+    Its end is waited for, also when the caller is cancelled: nobody may take away what it works on.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({task})
+        raise
+
+
+async def _feed(sandbox: Sandbox, blocks: Iterator[bytes], folder: str, what: str) -> None:
+    """Unpack a tar stream inside."""
+    async with _started(sandbox, _UNPACK, _UNPACK_PYTHON, folder) as process:
+        complaints = asyncio.ensure_future(_complaints(process))
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it ended early: its status says why
+                while block := await in_thread(lambda: next(blocks, b"")):
+                    await process.write(block)
+                await process.close_stdin()
+            said = await complaints
+        finally:
+            complaints.cancel()
+        _check(await process.wait(), said, what, folder)
+
+
+async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[bytes, None]:
+    """A path inside as a tar stream, in pieces of about BLOCK_BYTES."""
+    async with _started(sandbox, _PACK, _PACK_PYTHON, path) as process:
+        pending, said = bytearray(), b""
+        async for stream, piece in process.output():
+            if stream == "stderr":
+                said = (said + piece)[-_MAX_COMPLAINT_BYTES:]
+                continue
+            pending += piece
+            if len(pending) >= BLOCK_BYTES:
+                yield bytes(pending)
+                pending.clear()
+        _check(await process.wait(), said, what, path)
+        yield bytes(pending)
+
+
+async def _complaints(process: SandboxProcess) -> bytes:
+    said = b""
+    async for _, piece in process.output():
+        said = (said + piece)[-_MAX_COMPLAINT_BYTES:]
+    return said
+
+
+@contextlib.asynccontextmanager
+async def _started(sandbox: Sandbox, script: str, program: str, path: str) -> AsyncIterator[SandboxProcess]:
+    """The program inside; killed at the end when it has not ended by itself."""
+    if not path.startswith("/"):
+        path = f"./{path}"  # not an option, whatever it begins with
+    commands: Sequence[Sequence[str]] = (
+        ("sh", "-c", script, "sh", path, program),
+        ("python3", "-IS", "-c", program, path),
+    )
+    for command in commands:
+        try:
+            process = await sandbox.spawn(command)
+            break
+        except CommandNotFound:
+            continue
+    else:
+        raise SandboxUnsupported("moving files needs sh and tar, or python3, in the sandbox")
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(SandboxError):  # the sandbox is gone, and the program with it
+            await asyncio.shield(process.kill())
+
+
+def _check(result: ExecResult, said: bytes, what: str, path: str) -> None:
+    """Raise when a program of ours inside did not do its work."""
+    if result.ok:
+        return
+    text = said.decode(errors="replace").strip()
+    lines = text.splitlines()
+    if result.exit_code == 1 and lines and all(line.endswith(_HARMLESS) for line in lines):
+        return
+    if result.exit_code == _MISSING:
+        raise SandboxFileNotFound(f"{what}: no {path!r} in the sandbox")
+    if result.signal == signal.SIGXFSZ or "File too large" in text:
+        raise SandboxDiskFull(f"{what}: a file is larger than max_file_mb allows. {text}")
+    if "No space left" in text:
+        raise SandboxDiskFull(f"{what}: {text}")
+    if "Permission denied" in text or "Read-only file system" in text:
+        raise SandboxPermissionError(f"{what}: {text}")
+    raise SandboxError(f"{what}: the program inside ended with {result.ended_by}. {text}")
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb", buffering=0) as source:
+        while block := source.read(BLOCK_BYTES):
+            yield block
