@@ -132,12 +132,13 @@ class Box:
         return type(self._end)(str(self._end))
 
     async def _look(self, reason: str) -> SandboxError:
-        text = f"sandbox {self._name} is gone: {reason}"
+        who = f"sandbox {self._name}"
+        text = f"{who} is gone: {reason}"
         try:
             events = await self._engine.call("what happened", self._events)
         except SandboxError as error:
             return SandboxUnreachable(
-                f"the connection to sandbox {self._name} broke; it may be alive or not: {error}"
+                f"the connection to {who} broke, and whether it lives is not known: {error}"
             )
         codes = [e["Actor"]["Attributes"].get("exitCode") for e in events if e.get("Action") == "die"]
         if any(e.get("Action") == "oom" for e in events) and "137" in codes:
@@ -160,7 +161,7 @@ async def start_box(
     """A container whose process 1 answers.
 
     Raises:
-        SandboxNotReady: it does not start. SandboxTimeout: it does not answer. Whatever fails, nothing is left.
+        SandboxNotReady: it does not start. SandboxTimeout: it does not answer. Either way nothing is left.
     """
     creating = asyncio.ensure_future(
         engine.call(
@@ -192,6 +193,8 @@ async def _start_container(engine: Engine, container: str, image: Image) -> None
     try:
         await engine.call(f"starting {image.name}", lambda client: client.start(container))
     except ApiError as error:
+        if "executable file not found" in str(error):
+            raise SandboxNotReady(f"image {image.name} has neither python3 nor sh; it needs one") from error
         raise SandboxNotReady(f"a container of image {image.name} does not start: {error}") from error
 
 

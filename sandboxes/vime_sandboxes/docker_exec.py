@@ -125,6 +125,7 @@ class ExecProcess:
         while b"\n" not in said:
             kind, data = await self._stream.read()
             if not data:
+                await self._supervisor.check()
                 text = (said + out)[:400].decode(errors="replace").strip() or "the shell said nothing"
                 raise SandboxBackendError(f"{command!r} was not started: {text}")
             # The two streams are not in step: the command's own output may overtake the wrapper's line.

@@ -90,24 +90,17 @@ async def _build(engine: Engine, folder: Path) -> Image:
 
 
 def _run_build(client: APIClient, folder: Path, tag: str) -> None:
-    import docker.errors
-
     log: list[str] = []
-    lines = client.build(
+    error: str | None = None
+    # Read to its end, also after an error: only then the connection is free.
+    for line in client.build(
         path=str(folder), tag=tag, rm=True, forcerm=True, decode=True, labels={"vime.build": folder.name}
-    )
-    try:
-        for line in lines:
-            log.append(str(line.get("stream") or line.get("status") or ""))
-            if "error" in line:
-                raise SandboxUnavailable(_build_failed(folder, line["error"], log))
-    except docker.errors.BuildError as error:
-        raise SandboxUnavailable(_build_failed(folder, str(error), log)) from error
-
-
-def _build_failed(folder: Path, error: str, log: list[str]) -> str:
-    tail = "\n".join("".join(log).splitlines()[-_LOG_LINES:])
-    return f"the image of {folder} cannot be built: {error}\n{tail}"
+    ):
+        log.append(str(line.get("stream") or line.get("status") or ""))
+        error = error or line.get("error")
+    if error is not None:
+        tail = "\n".join("".join(log).splitlines()[-_LOG_LINES:])
+        raise SandboxUnavailable(f"the image of {folder} cannot be built: {error}\n{tail}")
 
 
 async def _read(engine: Engine, name: str) -> Image | None:

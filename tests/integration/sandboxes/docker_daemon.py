@@ -28,18 +28,7 @@ BUSYBOX_IMAGE = "vime-test/busybox:1"
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 _DEBIAN_PACKAGES = ("docker.io", "busybox-static")
-_IMAGE_PACKAGES = [
-    "bash",
-    "coreutils",
-    "dash",
-    "findutils",
-    "grep",
-    "gzip",
-    "procps",
-    "python3",
-    "sed",
-    "tar",
-]
+_COMMANDS = ["bash", "coreutils", "dash", "findutils", "grep", "gzip", "procps", "sed", "tar"]
 _LEFT_OUT = re.compile(r"/usr/share/(doc|man|info|locale|lintian|bash-completion|bug)/|/usr/share/perl")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -159,7 +148,7 @@ def install() -> None:
 
 def python_root_tar() -> Path:
     """A root file system with Python 3 and the usual commands; made once for each state of the packages."""
-    packages = _closure(_IMAGE_PACKAGES)
+    packages = _closure(["python3", *_COMMANDS])
     states = _run("dpkg-query", "-W", "-f", "${Package} ${Version}\n", *packages)
     key = hashlib.sha256((states + Path(__file__).read_text()).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("VIME_AGENTS_CACHE") or Path.home() / ".cache" / "vime-agents") / "images"

@@ -8,7 +8,10 @@ from vime_agents.sandbox import SandboxSpec
 from vime_agents.testing.check_sandbox import CHECKS
 from vime_sandboxes.docker import DockerSandboxProvider
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of other tests' daemons
+]
 
 
 @pytest.mark.parametrize("check", CHECKS)
