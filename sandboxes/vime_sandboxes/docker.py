@@ -9,18 +9,22 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from vime_agents.errors import SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
 from vime_sandboxes import docker_container
 from vime_sandboxes.docker_box import Box, start_box
+from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import Engine
 from vime_sandboxes.docker_image import find_image
 from vime_sandboxes.docker_remove import Remover, remove_container
 from vime_sandboxes.docker_sandbox import DockerSandbox
+from vime_sandboxes.docker_snapshot import delete, find, unpack
 from vime_sandboxes.io_thread import on_io_thread, submit
 
 NAME_LABEL = "vime.sandbox"
@@ -35,8 +39,8 @@ class DockerSandboxProvider:
     name = "docker"
 
     def __init__(self) -> None:
-        self._engine = Engine()
-        self._remover = Remover(self._engine)
+        self.engine = Engine()
+        self.remover = Remover(self.engine)
         self._open: dict[str, DockerSandbox] = {}
         self._creating: set[asyncio.Task[DockerSandbox]] = set()
         # More at once than this makes each of them slower, and the daemon does not get more done.
@@ -44,7 +48,7 @@ class DockerSandboxProvider:
 
     async def preflight(self) -> None:
         """Whether there is a daemon that answers. Raises SandboxUnavailable."""
-        await on_io_thread(self._engine.call("asking for its version", lambda client: client.version()))
+        await on_io_thread(self.engine.call("asking for its version", lambda client: client.version()))
 
     async def create(
         self,
@@ -53,12 +57,15 @@ class DockerSandboxProvider:
         labels: Mapping[str, str] | None = None,
         snapshot: Snapshot | None = None,
     ) -> DockerSandbox:
-        """A ready sandbox. When the caller is cancelled, what was begun is finished and removed."""
+        """A ready sandbox. When the caller is cancelled, what was begun is finished and removed.
+
+        With a `snapshot`, the spec's files and setup are not repeated: the snapshot has what they made.
+        """
         future = submit(self._create(spec, labels or {}, snapshot))
         try:
             return await asyncio.shield(asyncio.wrap_future(future))
         except asyncio.CancelledError:
-            future.add_done_callback(lambda f: f.exception() is None and submit(f.result()._close()) and None)
+            future.add_done_callback(lambda f: f.exception() is None and submit(f.result().close()) and None)
             raise
 
     async def list(self) -> Sequence[SandboxInfo]:
@@ -67,7 +74,11 @@ class DockerSandboxProvider:
 
     async def remove(self, sandbox_id: str) -> None:
         """End a sandbox of any owner. Idempotent."""
-        await on_io_thread(remove_container(self._engine, sandbox_id))
+        await on_io_thread(remove_container(self.engine, sandbox_id))
+
+    async def delete_snapshot(self, snapshot: Snapshot) -> None:
+        """Free what it takes. Idempotent."""
+        await on_io_thread(delete(self.engine, snapshot.id))
 
     async def aclose(self) -> None:
         """Close everything that this provider made, and wait for what is being made."""
@@ -82,47 +93,51 @@ class DockerSandboxProvider:
         assert task is not None
         self._creating.add(task)
         try:
-            await self._engine.call("asking for its version", lambda client: client.ping())
-            docker_container.check(spec, self._engine.info)
+            await self.engine.connect()
+            docker_container.check(spec, self.engine.info)
             if isinstance(spec.network, tuple):
                 raise SandboxUnsupported("SandboxSpec.network: the Docker backend has no allow-list yet")
-            image = await find_image(self._engine, spec)
-            name = f"vime-{secrets.token_hex(8)}"
-
-            async def start() -> Box:
-                marks = {
-                    **labels,
-                    NAME_LABEL: name,
-                    OWNER_LABEL: "",
-                    EXPIRES_LABEL: f"{time.time() + spec.ttl_s:.0f}",
-                }
-                return await start_box(self._engine, self._remover, spec, image, name, marks)
-
+            image = await (find_image(self.engine, spec) if snapshot is None else find(self.engine, snapshot))
             sandbox = DockerSandbox(
-                spec, labels, name, self._engine, start, lambda s: self._open.pop(s.id, None)
+                spec,
+                labels,
+                f"vime-{secrets.token_hex(8)}",
+                self,
+                image,
+                lambda closed: self._open.pop(closed.id, None),
             )
             async with self._slots:
-                await sandbox._open()
-            self._open[name] = sandbox
+                await sandbox.open()
+            self._open[sandbox.id] = sandbox
             try:
-                await sandbox.prepare()
+                await (sandbox.prepare() if snapshot is None else unpack(sandbox))
             except BaseException:
-                await asyncio.shield(asyncio.ensure_future(sandbox._close()))
+                await asyncio.shield(asyncio.ensure_future(sandbox.close()))
                 raise
             return sandbox
         finally:
             self._creating.discard(task)
 
+    def marks(self, sandbox: DockerSandbox, name: str) -> dict[str, str]:
+        """The labels of something that is made for `sandbox` and is called `name`."""
+        expires = f"{time.time() + sandbox.spec.ttl_s:.0f}"
+        return {**sandbox.labels, NAME_LABEL: name, OWNER_LABEL: _owner(), EXPIRES_LABEL: expires}
+
+    async def start(self, sandbox: DockerSandbox, image: Image) -> Box:
+        """A running container for `sandbox`."""
+        marks = self.marks(sandbox, sandbox.id)
+        return await start_box(self.engine, self.remover, sandbox.spec, image, sandbox.id, marks)
+
     async def _list(self) -> list[SandboxInfo]:
-        found = await self._engine.call(
+        found = await self.engine.call(
             "listing sandboxes", lambda client: client.containers(all=True, filters={"label": NAME_LABEL})
         )
         return [info for container in found if (info := _info(container)) is not None]
 
     async def _close_all(self) -> None:
         await asyncio.gather(*self._creating, return_exceptions=True)
-        await asyncio.gather(*(sandbox._close() for sandbox in list(self._open.values())))
-        self._engine.close()
+        await asyncio.gather(*(sandbox.close() for sandbox in list(self._open.values())))
+        self.engine.close()
 
 
 def _info(container: Mapping[str, Any]) -> SandboxInfo | None:
@@ -139,3 +154,9 @@ def _info(container: Mapping[str, Any]) -> SandboxInfo | None:
         expires_at=float(expires) if expires.isdigit() else None,
         state=_STATES.get(container["State"], "exited"),
     )
+
+
+def _owner() -> str:
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    start_time = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
+    return f"{socket.gethostname()}:{boot_id}:{os.getpid()}:{start_time}"

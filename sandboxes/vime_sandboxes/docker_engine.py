@@ -65,7 +65,7 @@ class Engine:
             ApiError: the daemon said no. SandboxUnreachable, SandboxTimeout: it said nothing.
             SandboxUnavailable: there never was one.
         """
-        client = await self._connect()
+        client = await self.connect()
         return await asyncio.get_running_loop().run_in_executor(
             self._threads, lambda: _translated(what, lambda: function(client))
         )
@@ -76,7 +76,7 @@ class Engine:
         Raises:
             ApiError: the daemon said no. SandboxUnreachable, SandboxTimeout: it said nothing.
         """
-        client = await self._connect()
+        client = await self.connect()
         payload = b"" if body is None else json.dumps(body).encode()
         head = (
             f"POST /v{client.api_version}{path} HTTP/1.1\r\nHost: docker\r\nConnection: Upgrade\r\n"
@@ -109,7 +109,8 @@ class Engine:
             self._client.close()
             self._client = None
 
-    async def _connect(self) -> APIClient:
+    async def connect(self) -> APIClient:
+        """docker-py's client; made by the first call. Raises SandboxUnavailable when there is no daemon."""
         async with self._connecting:
             if self._client is not None:
                 return self._client

@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from vime_agents.errors import ContractError, SandboxDead, SandboxError, SandboxNotReady, SandboxUnsupported
-from vime_agents.sandbox import ExecResult, SandboxInfo, SandboxProcess, SandboxSpec
-from vime_sandboxes import docker_container
+from vime_agents.sandbox import ExecResult, SandboxInfo, SandboxProcess, SandboxSpec, Snapshot
+from vime_sandboxes import docker_container, docker_snapshot, transfer
 from vime_sandboxes.docker_box import Box
+from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import Engine
+from vime_sandboxes.docker_remove import Remover
 from vime_sandboxes.io_thread import on_io_thread, submit
 
 MAX_STDIN_BYTES = 16 << 20
 _KILLED = 9
 T = TypeVar("T")
+
+
+class Maker(Protocol):
+    """What a sandbox needs of its provider."""
+
+    engine: Engine
+    remover: Remover
+
+    def marks(self, sandbox: DockerSandbox, name: str) -> dict[str, str]:
+        """The labels of something that is made for `sandbox` and is called `name`."""
+        ...
+
+    async def start(self, sandbox: DockerSandbox, image: Image) -> Box:
+        """A running container."""
+        ...
 
 
 class DockerSandbox:
@@ -28,15 +46,15 @@ class DockerSandbox:
         spec: SandboxSpec,
         labels: Mapping[str, str],
         name: str,
-        engine: Engine,
-        start: Callable[[], Awaitable[Box]],
+        maker: Maker,
+        image: Image,
         on_close: Callable[[DockerSandbox], object],
     ) -> None:
         self.id = name
         self.spec = spec
-        self.labels = dict(labels)
+        self.labels: Mapping[str, str] = dict(labels)
         self.enforced = docker_container.enforced(spec)
-        self._engine, self._start, self._on_close = engine, start, on_close
+        self._maker, self._image, self._on_close = maker, image, on_close
         self._box: Box | None = None
         self._closing: asyncio.Task[None] | None = None
         self._created, self._expires = time.time(), time.time() + spec.ttl_s
@@ -99,6 +117,25 @@ class DockerSandbox:
         """Write a file, making its folders; see the protocol."""
         await self._with_box(lambda box: box.link.write(path, data, mode))
 
+    async def upload(self, source: Path, target: str) -> None:
+        """Copy a file or a folder's content in; see the protocol."""
+        await transfer.upload(self, source, target)
+
+    async def download(self, source: str, target: Path, *, max_bytes: int = 1 << 30) -> None:
+        """Copy a file or a folder's content out; see the protocol."""
+        await transfer.download(self, source, target, max_bytes=max_bytes)
+
+    async def snapshot(self) -> Snapshot:
+        """Keep the working directory and the image as they are; /tmp and /dev/shm are not part of it."""
+        marks = self._maker.marks(self, f"{self.id}-snapshot")
+        return await docker_snapshot.take(self._maker.engine, self._maker.remover, self, self._image, marks)
+
+    async def restore(self, snapshot: Snapshot) -> None:
+        """Put the files back to what `snapshot` holds, in a new container of the same name."""
+        image = await on_io_thread(docker_snapshot.find(self._maker.engine, snapshot))
+        await asyncio.shield(asyncio.wrap_future(submit(self._renew(image))))
+        await docker_snapshot.unpack(self)
+
     async def extend(self, ttl_s: float) -> None:
         """Let it end `ttl_s` seconds from now."""
         await self._with_box(lambda box: box.link.extend(ttl_s))
@@ -122,9 +159,15 @@ class DockerSandbox:
 
     # ------------------------------------------------------------------------- on the io thread only
 
-    async def _open(self) -> DockerSandbox:
-        self._box = await self._start()
-        return self
+    async def open(self) -> None:
+        """Start its container."""
+        self._box = await self._maker.start(self, self._image)
+
+    async def _renew(self, image: Image) -> None:
+        if self._box is not None:
+            await self._box.close()
+        self._image = image
+        await self.open()
 
     async def prepare(self) -> None:
         """Write the spec's files and run its setup. Raises SandboxNotReady when a command of it fails."""

@@ -8,7 +8,7 @@ tree() {
     found=" $2 " all=
     for folder in /proc/[0-9]*; do
         pid=${folder#/proc/} line= last=
-        [ "$pid" = 1 ] && continue
+        case $pid in 1 | $$) continue ;; esac
         while IFS= read -r line || [ -n "$line" ]; do last=$line; done 2>/dev/null <"$folder/stat"
         [ -n "$last" ] || continue
         set -- "$1" "$2" ${last##*) } # state, parent, group, session, ...
