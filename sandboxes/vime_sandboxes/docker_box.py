@@ -24,8 +24,10 @@ from vime_sandboxes import docker_container
 from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import ApiError, Engine
 from vime_sandboxes.docker_remove import Remover
-from vime_sandboxes.docker_shell import ShellLink, supervisor_source
+from vime_sandboxes.docker_runner import NO_PYTHON, RunnerLink, runner_source
+from vime_sandboxes.docker_shell import ShellLink
 from vime_sandboxes.docker_stream import Stream
+from vime_sandboxes.docker_supervisor import supervisor_source
 
 READY_TIMEOUT_S = 60.0
 _OOM_FILES = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
@@ -121,6 +123,11 @@ class Box:
             "counting", lambda client: client.stats(self.container, stream=False, one_shot=True)
         )
 
+    async def exit_code(self) -> int | None:
+        """How its process 1 ended; None when that is not known."""
+        codes = _exit_codes(await self._engine.call("what happened", self._events))
+        return int(codes[-1]) if codes else None
+
     async def diagnose(self, reason: str) -> SandboxError:
         """Why it does not answer any more."""
         if self._closed:
@@ -140,7 +147,7 @@ class Box:
             return SandboxUnreachable(
                 f"the connection to {who} broke, and whether it lives is not known: {error}"
             )
-        codes = [e["Actor"]["Attributes"].get("exitCode") for e in events if e.get("Action") == "die"]
+        codes = _exit_codes(events)
         if any(e.get("Action") == "oom" for e in events) and "137" in codes:
             return SandboxOutOfMemory(f"{text}; memory ran out")
         return SandboxDead(f"{text}; its process 1 ended with status {codes[-1]}" if codes else text)
@@ -148,6 +155,10 @@ class Box:
     def _events(self, client: Any) -> list[dict[str, Any]]:
         span = {"since": f"{self._started - 60:.9f}", "until": f"{time.time():.9f}"}
         return list(client.events(**span, filters={"container": self.container}, decode=True))
+
+
+def _exit_codes(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [e["Actor"]["Attributes"].get("exitCode", "0") for e in events if e.get("Action") == "die"]
 
 
 async def start_box(
@@ -163,12 +174,41 @@ async def start_box(
     Raises:
         SandboxNotReady: it does not start. SandboxTimeout: it does not answer. Either way nothing is left.
     """
+    if image.id not in _WITHOUT_PYTHON:
+        try:
+            return await _start_box(engine, remover, spec, image, name, labels, python=True)
+        except _NoPython:
+            _WITHOUT_PYTHON.add(image.id)
+    return await _start_box(engine, remover, spec, image, name, labels, python=False)
+
+
+class _NoPython(Exception):
+    """The image has none, or one that is too old."""
+
+
+_WITHOUT_PYTHON: set[str] = set()
+"""Ids of images."""
+
+
+async def _start_box(
+    engine: Engine,
+    remover: Remover,
+    spec: SandboxSpec,
+    image: Image,
+    name: str,
+    labels: Mapping[str, str],
+    *,
+    python: bool,
+) -> Box:
+    command = (
+        docker_container.runner_command(spec, runner_source())
+        if python
+        else ["sh", "-c", supervisor_source()]
+    )
     creating = asyncio.ensure_future(
         engine.call(
             f"creating sandbox {name}",
-            lambda client: docker_container.create(
-                client, spec, image, name, ["sh", "-c", supervisor_source()], labels
-            ),
+            lambda client: docker_container.create(client, spec, image, name, command, labels),
         )
     )
     stream: Stream | None = None
@@ -177,31 +217,35 @@ async def start_box(
         stream = await engine.stream(
             f"attaching to {name}", f"/containers/{container}/attach?stdin=1&stdout=1&stderr=1&stream=1"
         )
-        await _start_container(engine, container, image)
-        link = ShellLink(engine, container, stream, spec.user or docker_container.DEFAULT_USER)
-        await _wait_until_ready(link, image)
+        await _start_container(engine, container, image, python=python)
+        user = spec.user or docker_container.DEFAULT_USER
+        link = (RunnerLink if python else ShellLink)(engine, container, stream, user)
+        box = Box(engine, remover, name, container, link)
+        await _wait_until_ready(box, image, python=python)
         await link.extend(spec.ttl_s)
+        return box
     except BaseException:
         if stream is not None:
             stream.close()
         await asyncio.shield(asyncio.ensure_future(remover.remove(name, creating)))
         raise
-    return Box(engine, remover, name, container, link)
 
 
-async def _start_container(engine: Engine, container: str, image: Image) -> None:
+async def _start_container(engine: Engine, container: str, image: Image, *, python: bool) -> None:
     try:
         await engine.call(f"starting {image.name}", lambda client: client.start(container))
     except ApiError as error:
-        if "executable file not found" in str(error):
+        if "executable file not found" in str(error) or "no such file or directory" in str(error):
+            if python:
+                raise _NoPython from error
             raise SandboxNotReady(f"image {image.name} has neither python3 nor sh; it needs one") from error
         raise SandboxNotReady(f"a container of image {image.name} does not start: {error}") from error
 
 
-async def _wait_until_ready(link: Link, image: Image) -> None:
+async def _wait_until_ready(box: Box, image: Image, *, python: bool) -> None:
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
-            await link.ready()
+            await box.link.ready()
     except TimeoutError as error:
         raise SandboxTimeout(
             f"a container of image {image.name} was not ready in {READY_TIMEOUT_S:g} s",
@@ -210,4 +254,6 @@ async def _wait_until_ready(link: Link, image: Image) -> None:
             elapsed_s=READY_TIMEOUT_S,
         ) from error
     except SandboxDead as error:
+        if python and await box.exit_code() == NO_PYTHON:
+            raise _NoPython from error
         raise SandboxNotReady(f"a container of image {image.name} ended at once: {error}") from error

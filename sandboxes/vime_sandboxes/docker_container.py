@@ -29,6 +29,8 @@ OPTIONS = {
 }
 """Keys of `SandboxSpec.options`, and what each is for."""
 _NO_LIMIT = 1 << 30
+_RUNNER_TTL_S = 1 << 20
+"""The runner's own time. The owner keeps the one that `extend` moves, and the runner ends with the owner."""
 # Starts what the owner sends first on standard input: a read-only root takes no files.
 _BOOTSTRAP = """\
 import os, sys
@@ -100,8 +102,8 @@ def enforced(spec: SandboxSpec) -> frozenset[str]:
 def runner_command(spec: SandboxSpec, source: bytes) -> list[str]:
     """The arguments of process 1 in an image with Python; `source` is what it will read first."""
     # Processes are limited for the container: the kernel counts RLIMIT_NPROC for a user over all containers.
-    numbers = (spec.memory_mb << 20, _NO_LIMIT, spec.max_file_mb << 20)
-    return ["python3", "-IS", "-c", _BOOTSTRAP, str(len(source)), repr(float(spec.ttl_s)), *map(str, numbers)]
+    numbers = (_RUNNER_TTL_S, spec.memory_mb << 20, _NO_LIMIT, spec.max_file_mb << 20)
+    return ["python3", "-IS", "-c", _BOOTSTRAP, str(len(source)), *map(str, numbers)]
 
 
 def create(

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 
 from vime_agents.errors import (
     SandboxDead,
@@ -38,12 +36,6 @@ case $1 in */*) mkdir -p "${1%/*}" || exit 1 ;; esac
 [ ! -e "$1" ] || [ -f "$1" ] || { echo "not a regular file" >&2; exit 1; }
 cat >"$1" && chmod "$2" "$1"
 """
-
-
-@cache
-def supervisor_source() -> str:
-    """The text of process 1."""
-    return Path(__file__).with_name("docker_supervisor.sh").read_text(encoding="utf-8")
 
 
 class ShellLink:
