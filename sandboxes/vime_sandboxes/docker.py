@@ -18,7 +18,7 @@ from typing import Any
 from vime_agents.errors import SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
 from vime_sandboxes import docker_container
-from vime_sandboxes.docker_box import Box, start_box
+from vime_sandboxes.docker_box import MOVED, Box, start_box
 from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import Engine
 from vime_sandboxes.docker_image import find_image
@@ -74,7 +74,7 @@ class DockerSandboxProvider:
 
     async def remove(self, sandbox_id: str) -> None:
         """End a sandbox of any owner. Idempotent."""
-        await on_io_thread(remove_container(self.engine, sandbox_id))
+        await on_io_thread(self._remove(sandbox_id))
 
     async def delete_snapshot(self, snapshot: Snapshot) -> None:
         """Free what it takes. Idempotent."""
@@ -120,19 +120,28 @@ class DockerSandboxProvider:
 
     def marks(self, sandbox: DockerSandbox, name: str) -> dict[str, str]:
         """The labels of something that is made for `sandbox` and is called `name`."""
-        expires = f"{time.time() + sandbox.spec.ttl_s:.0f}"
-        return {**sandbox.labels, NAME_LABEL: name, OWNER_LABEL: _owner(), EXPIRES_LABEL: expires}
+        own = {NAME_LABEL: name, OWNER_LABEL: _owner(), EXPIRES_LABEL: f"{sandbox.expires_at:.0f}"}
+        return {**sandbox.labels, **own}
 
     async def start(self, sandbox: DockerSandbox, image: Image) -> Box:
         """A running container for `sandbox`."""
         marks = self.marks(sandbox, sandbox.id)
-        return await start_box(self.engine, self.remover, sandbox.spec, image, sandbox.id, marks)
+        ttl_s = sandbox.expires_at - time.time()
+        return await start_box(self.engine, self.remover, sandbox.spec, image, sandbox.id, marks, ttl_s)
 
-    async def _list(self) -> list[SandboxInfo]:
+    async def _containers(self, label: str) -> Sequence[tuple[str, SandboxInfo]]:
+        """Id and description of each container that is ours."""
         found = await self.engine.call(
-            "listing sandboxes", lambda client: client.containers(all=True, filters={"label": NAME_LABEL})
+            "listing sandboxes", lambda client: client.containers(all=True, filters={"label": label})
         )
-        return [info for container in found if (info := _info(container)) is not None]
+        return [(c["Id"], info) for c in found if (info := _info(c)) is not None]
+
+    async def _list(self) -> Sequence[SandboxInfo]:
+        return [info for _, info in await self._containers(NAME_LABEL)]
+
+    async def _remove(self, sandbox_id: str) -> None:
+        for container, _ in await self._containers(f"{NAME_LABEL}={sandbox_id}"):
+            await remove_container(self.engine, container)
 
     async def _close_all(self) -> None:
         await asyncio.gather(*self._creating, return_exceptions=True)
@@ -142,10 +151,11 @@ class DockerSandboxProvider:
 
 def _info(container: Mapping[str, Any]) -> SandboxInfo | None:
     labels = container.get("Labels") or {}
-    name = labels.get(NAME_LABEL)
-    if name is None or f"/{name}" not in container["Names"]:
+    name = labels.get(NAME_LABEL, "")
+    own, until, moved = container["Names"][0].removeprefix("/").partition(MOVED)
+    if own != name:
         return None  # somebody's own container, of an image that was made of a sandbox
-    expires = labels.get(EXPIRES_LABEL, "")
+    expires = moved if until else labels.get(EXPIRES_LABEL, "")
     return SandboxInfo(
         id=name,
         backend="docker",

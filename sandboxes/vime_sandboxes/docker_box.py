@@ -18,17 +18,20 @@ from vime_agents.errors import (
     SandboxOutOfMemory,
     SandboxTimeout,
     SandboxUnreachable,
+    SandboxUnsupported,
 )
 from vime_agents.sandbox import ExecResult, SandboxProcess, SandboxSpec
-from vime_sandboxes import docker_container
+from vime_sandboxes import docker_container, docker_exec
 from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import ApiError, Engine
 from vime_sandboxes.docker_remove import Remover
 from vime_sandboxes.docker_runner import NO_PYTHON, RunnerLink, runner_source
 from vime_sandboxes.docker_shell import ShellLink
 from vime_sandboxes.docker_stream import Stream
-from vime_sandboxes.docker_supervisor import supervisor_source
+from vime_sandboxes.docker_supervisor import ExecSupervisor, supervisor_source
 
+MOVED = "-until-"
+"""Between a sandbox's id and the time that its end was moved to, in the name of its container."""
 READY_TIMEOUT_S = 60.0
 _OOM_FILES = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
 _MAX_CGROUP_FILE = 1 << 16
@@ -97,7 +100,35 @@ class Box:
         """Remove it. Bounded in time; never raises."""
         self._closed = True
         self.link.close()
-        await self._remover.remove(self._name)
+        await self._remover.remove(self.container)
+
+    async def spawn_as(
+        self,
+        user: str,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        timeout_s: float | None,
+    ) -> docker_exec.ExecProcess:
+        """As `Sandbox.spawn`, as somebody else than the sandbox's own user."""
+        supervisor = ExecSupervisor(self._engine, self.container, user, self.link.check)
+        return await docker_exec.start(
+            self._engine,
+            self.container,
+            supervisor,
+            command,
+            env=env,
+            cwd=cwd,
+            user=user,
+            timeout_s=timeout_s,
+        )
+
+    async def extend(self, ttl_s: float, expires_at: float) -> None:
+        """Move its end, and let others see it: of a container that runs, only the name can be changed."""
+        await self.link.extend(ttl_s)
+        name = f"{self._name}{MOVED}{expires_at:.0f}"
+        await self._engine.call(f"extending {self._name}", lambda client: client.rename(self.container, name))
 
     async def new_oom_kills(self) -> bool:
         """Whether memory ran out since the last call."""
@@ -135,7 +166,7 @@ class Box:
         if self._end is None:
             self._end = await self._look(reason)
             self.link.close()
-            await self._remover.remove(self._name)
+            await self._remover.remove(self.container)
         return type(self._end)(str(self._end))
 
     async def _look(self, reason: str) -> SandboxError:
@@ -168,18 +199,19 @@ async def start_box(
     image: Image,
     name: str,
     labels: Mapping[str, str],
+    ttl_s: float,
 ) -> Box:
-    """A container whose process 1 answers.
+    """A container whose process 1 answers, and ends in `ttl_s` seconds.
 
     Raises:
         SandboxNotReady: it does not start. SandboxTimeout: it does not answer. Either way nothing is left.
     """
     if image.id not in _WITHOUT_PYTHON:
         try:
-            return await _start_box(engine, remover, spec, image, name, labels, python=True)
+            return await _start_box(engine, remover, spec, image, name, labels, ttl_s, python=True)
         except _NoPython:
             _WITHOUT_PYTHON.add(image.id)
-    return await _start_box(engine, remover, spec, image, name, labels, python=False)
+    return await _start_box(engine, remover, spec, image, name, labels, ttl_s, python=False)
 
 
 class _NoPython(Exception):
@@ -197,6 +229,7 @@ async def _start_box(
     image: Image,
     name: str,
     labels: Mapping[str, str],
+    ttl_s: float,
     *,
     python: bool,
 ) -> Box:
@@ -222,7 +255,7 @@ async def _start_box(
         link = (RunnerLink if python else ShellLink)(engine, container, stream, user)
         box = Box(engine, remover, name, container, link)
         await _wait_until_ready(box, image, python=python)
-        await link.extend(spec.ttl_s)
+        await link.extend(ttl_s)
         return box
     except BaseException:
         if stream is not None:
@@ -239,6 +272,8 @@ async def _start_container(engine: Engine, container: str, image: Image, *, pyth
             if python:
                 raise _NoPython from error
             raise SandboxNotReady(f"image {image.name} has neither python3 nor sh; it needs one") from error
+        if docker_exec.UNKNOWN_USER in str(error):
+            raise SandboxUnsupported(f"image {image.name} does not know SandboxSpec.user: {error}") from error
         raise SandboxNotReady(f"a container of image {image.name} does not start: {error}") from error
 
 

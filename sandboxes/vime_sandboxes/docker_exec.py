@@ -21,6 +21,7 @@ from vime_agents.errors import (
     SandboxError,
     SandboxFileNotFound,
     SandboxPermissionError,
+    SandboxUnsupported,
 )
 from vime_agents.sandbox import ExecResult
 from vime_sandboxes import runner
@@ -28,6 +29,8 @@ from vime_sandboxes.docker_engine import ApiError, Engine
 from vime_sandboxes.docker_stream import STDERR, STDOUT, Stream
 from vime_sandboxes.io_thread import io_loop, on_io_thread
 
+UNKNOWN_USER = "unable to find user"
+"""What the daemon says of a name that the image does not have."""
 _POLL_S = 0.01
 _KILL, _LAST_SIGNAL = 9, 64
 _MISSING, _FORBIDDEN, _NO_FOLDER = 127, 126, 125
@@ -127,6 +130,8 @@ class ExecProcess:
             if not data:
                 await self._supervisor.check()
                 text = (said + out)[:400].decode(errors="replace").strip() or "the shell said nothing"
+                if UNKNOWN_USER in text:
+                    raise SandboxUnsupported(f"the sandbox's image does not know that user: {text}")
                 raise SandboxBackendError(f"{command!r} was not started: {text}")
             # The two streams are not in step: the command's own output may overtake the wrapper's line.
             if kind == STDOUT:

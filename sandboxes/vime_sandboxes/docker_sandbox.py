@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from vime_agents.errors import ContractError, SandboxDead, SandboxError, SandboxNotReady, SandboxUnsupported
+from vime_agents.errors import ContractError, SandboxDead, SandboxError, SandboxNotReady
 from vime_agents.sandbox import ExecResult, SandboxInfo, SandboxProcess, SandboxSpec, Snapshot
-from vime_sandboxes import docker_container, docker_snapshot, transfer
+from vime_sandboxes import docker_container, docker_exec, docker_snapshot, transfer
 from vime_sandboxes.docker_box import Box
 from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import Engine
@@ -57,7 +57,9 @@ class DockerSandbox:
         self._maker, self._image, self._on_close = maker, image, on_close
         self._box: Box | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._created, self._expires = time.time(), time.time() + spec.ttl_s
+        self._created = time.time()
+        self.expires_at = self._created + spec.ttl_s
+        """Unix time, seconds."""
 
     # ---------------------------------------------------------------------- what everybody may call
 
@@ -73,19 +75,26 @@ class DockerSandbox:
         max_output: int = 1 << 20,
     ) -> ExecResult:
         """Run a program to its end; see the protocol. `stdin` is of at most 16 MiB."""
-        self._check(command, user)
+        _check(command)
         if len(stdin) > MAX_STDIN_BYTES:
             raise ContractError(f"stdin of {len(stdin)} bytes; above {MAX_STDIN_BYTES} write a file instead")
 
         async def run(box: Box) -> ExecResult:
-            result = await box.link.exec(
-                command,
-                stdin=stdin,
-                env=env or {},
-                cwd=cwd or docker_container.WORKDIR,
-                timeout_s=timeout_s,
-                max_output=max_output,
-            )
+            folder = cwd or docker_container.WORKDIR
+            if self._is_own(user):
+                result = await box.link.exec(
+                    command,
+                    stdin=stdin,
+                    env=env or {},
+                    cwd=folder,
+                    timeout_s=timeout_s,
+                    max_output=max_output,
+                )
+            else:
+                process = await box.spawn_as(
+                    user or "", command, env=env or {}, cwd=folder, timeout_s=timeout_s
+                )
+                result = await docker_exec.run(process, stdin, max_output)
             killed = _KILLED in (result.signal, (result.exit_code or 0) - 128)
             if killed and not result.timed_out and await box.new_oom_kills():
                 return replace(result, oom_killed=True)
@@ -103,11 +112,15 @@ class DockerSandbox:
         timeout_s: float | None = None,
     ) -> SandboxProcess:
         """Start a program and leave it running; see the protocol."""
-        self._check(command, user)
+        _check(command)
         folder = cwd or docker_container.WORKDIR
-        return await self._with_box(
-            lambda box: box.link.spawn(command, env=env or {}, cwd=folder, timeout_s=timeout_s)
-        )
+
+        async def start(box: Box) -> SandboxProcess:
+            if self._is_own(user):
+                return await box.link.spawn(command, env=env or {}, cwd=folder, timeout_s=timeout_s)
+            return await box.spawn_as(user or "", command, env=env or {}, cwd=folder, timeout_s=timeout_s)
+
+        return await self._with_box(start)
 
     async def read(self, path: str, *, max_bytes: int = 100 << 20) -> bytes:
         """A file's content; see the protocol."""
@@ -138,8 +151,9 @@ class DockerSandbox:
 
     async def extend(self, ttl_s: float) -> None:
         """Let it end `ttl_s` seconds from now."""
-        await self._with_box(lambda box: box.link.extend(ttl_s))
-        self._expires = time.time() + ttl_s
+        expires_at = time.time() + ttl_s
+        await self._with_box(lambda box: box.extend(ttl_s, expires_at))
+        self.expires_at = expires_at
 
     async def info(self) -> SandboxInfo:
         """What it is and what it used."""
@@ -191,12 +205,8 @@ class DockerSandbox:
 
         return await on_io_thread(ask())
 
-    def _check(self, command: Sequence[str], user: str | None) -> None:
-        if isinstance(command, str) or not command:
-            raise ContractError(f"a command is a non-empty list of strings, got {command!r:.200}")
-        own = self.spec.user or docker_container.DEFAULT_USER
-        if user not in (None, own):
-            raise SandboxUnsupported(f"this sandbox runs commands as {own!r} only, not as {user!r}")
+    def _is_own(self, user: str | None) -> bool:
+        return user in (None, self.spec.user or docker_container.DEFAULT_USER)
 
     async def _info(self, box: Box) -> SandboxInfo:
         seen = await box.stats()
@@ -207,7 +217,7 @@ class DockerSandbox:
             backend="docker",
             labels=self.labels,
             created_at=self._created,
-            expires_at=self._expires,
+            expires_at=self.expires_at,
             memory_peak_bytes=memory.get("max_usage"),
             cpu_s=cpu["total_usage"] / 1e9 if "total_usage" in cpu else None,
             processes=None if pids is None else pids - 1,  # process 1 is ours
@@ -222,3 +232,8 @@ class DockerSandbox:
         if self._box is not None:
             await self._box.close()
         self._on_close(self)
+
+
+def _check(command: Sequence[str]) -> None:
+    if isinstance(command, str) or not command:
+        raise ContractError(f"a command is a non-empty list of strings, got {command!r:.200}")
