@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +38,7 @@ HOW_TO = (
     "unix:///run/podman.sock` and DOCKER_HOST=unix:///run/podman.sock), or use another backend "
     "(`SandboxSpec.backend='local'` needs no daemon)."
 )
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -67,7 +69,7 @@ class Engine:
         """
         client = await self.connect()
         return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: _translated(what, lambda: function(client))
+            self._threads, lambda: _translated(what, lambda: _reached(function, client))
         )
 
     async def stream(self, what: str, path: str, body: Mapping[str, object] | None = None) -> Stream:
@@ -156,16 +158,28 @@ def _open_client() -> tuple[APIClient, Mapping[str, Any]]:
             f"DOCKER_HOST={host()}: only unix:// and tcp:// addresses work here. For a daemon behind SSH, "
             "forward its socket: ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST"
         )
-    try:
+
+    def connect(_: None) -> tuple[APIClient, Mapping[str, Any]]:
+        settings = docker.utils.kwargs_from_env()
         client = docker.APIClient(
-            version="auto",
-            timeout=int(ANSWER_TIMEOUT_S),
-            max_pool_size=THREADS,
-            **docker.utils.kwargs_from_env(),
+            version="auto", timeout=int(ANSWER_TIMEOUT_S), max_pool_size=THREADS, **settings
         )
         return client, client.info()
+
+    try:
+        return _reached(connect, None)
     except (docker.errors.DockerException, OSError) as error:
         raise SandboxUnavailable(f"no Docker daemon at {host()}: {_short(error)}. {HOW_TO}") from error
+
+
+def _reached(function: Callable[[A], T], argument: A) -> T:
+    # docker-py leaves a socket that cannot connect to the garbage collector: find out before it does.
+    parts = urlsplit(host())
+    if parts.scheme == "unix":
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(ANSWER_TIMEOUT_S)
+            probe.connect(parts.path)
+    return function(argument)
 
 
 def _translated(what: str, function: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ class Remover:
     async def remove(self, name: str, creating: asyncio.Future[str] | None = None) -> None:
         """Remove a container. One that `creating` may bring into being later is removed then.
 
-        Returns after REMOVE_TIMEOUT_S at the latest, or when a first attempt has failed; further attempts are
+        Returns after REMOVE_TIMEOUT_S at the latest, or when the daemon does not answer; further attempts are
         made in the background.
         """
         first = asyncio.Event()
@@ -49,12 +49,14 @@ class Remover:
             try:
                 existed = await remove_container(self._engine, name)
                 if existed or not may_come:
-                    return
-            except SandboxError:
-                pass  # the daemon does not answer: again later
-            finally:
+                    break
                 first.set()
+            except ApiError:
+                pass  # the daemon could not just now
+            except SandboxError:
+                first.set()  # it does not answer: nobody needs to wait for that
             await asyncio.sleep(pause_s)
+        first.set()
 
 
 async def remove_container(engine: Engine, name: str) -> bool:

@@ -8,10 +8,7 @@ from vime_agents.sandbox import SandboxSpec
 from vime_agents.testing.check_sandbox import CHECKS
 from vime_sandboxes.docker import DockerSandboxProvider
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of other tests' daemons
-]
+pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("check", CHECKS)

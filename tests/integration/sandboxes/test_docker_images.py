@@ -15,10 +15,7 @@ from vime_agents.testing.check_sandbox import CHECKS
 from vime_sandboxes.docker import DockerSandboxProvider
 from vime_sandboxes.docker_image import content_tag
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of other tests' daemons
-]
+pytestmark = pytest.mark.integration
 
 WITHOUT_PYTHON = [
     "results_are_exact",

@@ -24,11 +24,7 @@ from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes import docker_container
 from vime_sandboxes.docker import DockerSandboxProvider
 
-pytestmark = [
-    pytest.mark.integration,
-    # docker-py leaves the socket of a connection that failed to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 30.0
 

@@ -14,10 +14,7 @@ from vime_agents.errors import SandboxDead, SandboxUnsupported
 from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes.docker import DockerSandboxProvider
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of other tests' daemons
-]
+pytestmark = pytest.mark.integration
 
 
 async def test_a_command_can_be_another_user_and_still_has_no_rights(

@@ -12,10 +12,7 @@ from vime_agents.errors import SandboxDead, SandboxDiskFull, SandboxUnavailable
 from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes.docker import DockerSandboxProvider
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # of other tests' daemons
-]
+pytestmark = pytest.mark.integration
 
 
 def snapshots(daemon: docker_daemon.Daemon) -> list[str]:
