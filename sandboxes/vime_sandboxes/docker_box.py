@@ -241,7 +241,7 @@ async def _start_box(
     creating = asyncio.ensure_future(
         engine.call(
             f"creating sandbox {name}",
-            lambda client: docker_container.create(client, spec, image, name, command, labels),
+            lambda client: docker_container.create(client, spec, image, name, command, labels, engine.info),
         )
     )
     stream: Stream | None = None

@@ -28,6 +28,7 @@ OPTIONS = {
     "runtime": "the OCI runtime, as the daemon knows it, for example runsc",
 }
 """Keys of `SandboxSpec.options`, and what each is for."""
+_PODMAN_NPROC = 4096
 _NO_LIMIT = 1 << 30
 _RUNNER_TTL_S = 1 << 20
 """The runner's own time. The owner keeps the one that `extend` moves, and the runner ends with the owner."""
@@ -113,18 +114,23 @@ def create(
     name: str,
     command: Sequence[str],
     labels: Mapping[str, str],
+    info: Mapping[str, Any],
 ) -> str:
-    """Create the container (blocking); its id."""
+    """Create the container (blocking), on a daemon that says `info` of itself; its id."""
     memory = (spec.memory_mb + limits.RUNNER_MB) << 20
     quarter = (spec.memory_mb << 20) // 4
     sizes = {WORKDIR: 2 * quarter, "/tmp": quarter, **dict.fromkeys(image.volumes, quarter)}
+    podman = is_podman(info)
+    # Podman would set the limits that are not named to what it may not always give.
+    unnamed = [{"Name": "nproc", "Soft": _PODMAN_NPROC, "Hard": _PODMAN_NPROC}] if podman else []
+    owner = "mode=1777" if podman else _owner(spec)
     network = "none" if spec.network is not True else spec.options.get("network", "bridge")
     file_bytes = spec.max_file_mb << 20
     host_config = client.create_host_config(
         auto_remove=True,
         network_mode=network,
         read_only=True,
-        tmpfs={path: f"rw,exec,nosuid,nodev,size={size},{_owner(spec)}" for path, size in sizes.items()},
+        tmpfs={path: f"rw,exec,nosuid,nodev,size={size},{owner}" for path, size in sizes.items()},
         shm_size=quarter,
         mem_limit=memory,
         memswap_limit=memory,
@@ -134,6 +140,7 @@ def create(
             {"Name": "core", "Soft": 0, "Hard": 0},
             {"Name": "fsize", "Soft": file_bytes, "Hard": file_bytes},
             {"Name": "nofile", "Soft": runner.OPEN_FILES, "Hard": runner.OPEN_FILES},
+            *unnamed,
         ],
         cap_drop=["ALL"],
         security_opt=["no-new-privileges"],
@@ -158,8 +165,13 @@ def create(
     return str(made["Id"])
 
 
+def is_podman(info: Mapping[str, Any]) -> bool:
+    """Whether it is Podman that answers."""
+    return "BuildahVersion" in info
+
+
 def _owner(spec: SandboxSpec) -> str:
-    # By number where there is one: where the image has such a folder, its mode is taken, and not this one.
+    # By number where there is one: where the image has such a folder, Docker takes over its mode.
     uid, _, gid = (spec.user or DEFAULT_USER).partition(":")
     return f"mode=1777,uid={uid},gid={gid or uid}" if uid.isdigit() else "mode=1777"
 

@@ -26,10 +26,10 @@ class Client:
         return {"Id": "c0ffee"}
 
 
-def created(spec: SandboxSpec, volumes: tuple[str, ...] = ()) -> dict[str, Any]:
+def created(spec: SandboxSpec, volumes: tuple[str, ...] = (), info: dict[str, Any] = INFO) -> dict[str, Any]:
     client: Any = Client()
     image = docker_container.Image("sha256:1", "x", volumes)
-    made = docker_container.create(client, spec, image, "vime-1", ["python3", "-c", "y"], {"a": "b"})
+    made = docker_container.create(client, spec, image, "vime-1", ["python3", "-c", "y"], {"a": "b"}, info)
     assert made == "c0ffee"
     assert client.image == "sha256:1"
     return client.settings
@@ -57,6 +57,8 @@ def test_what_is_in_memory_stays_below_the_limit_of_memory() -> None:
     sizes = [int(o.partition("size=")[2].split(",")[0]) for o in host["tmpfs"].values()]
     assert sum(sizes) + host["shm_size"] == 256 << 20
     assert host["tmpfs"]["/work"] == "rw,exec,nosuid,nodev,size=134217728,mode=1777,uid=1000,gid=1000"
+    podman = created(SPEC, info={**INFO, "BuildahVersion": "1"})
+    assert podman["host_config"]["tmpfs"]["/work"] == "rw,exec,nosuid,nodev,size=134217728,mode=1777"
     assert "uid=" not in created(replace(SPEC, user="somebody"))["host_config"]["tmpfs"]["/work"]
     assert set(created(SPEC, ("/data",))["host_config"]["tmpfs"]) == {"/work", "/tmp", "/data"}
 
