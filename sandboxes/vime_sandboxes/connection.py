@@ -1,4 +1,4 @@
-"""Questions and answers between the owner and the runner in a sandbox. Lives on the input/output thread.
+"""Frames between the owner and the runner in a sandbox. Lives on the input/output thread.
 
 The other side is not trusted: every length is bounded, and anything unexpected ends the connection.
 """
@@ -7,14 +7,47 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from vime_agents.errors import SandboxDead, SandboxTimeout
-from vime_sandboxes import runner
+from vime_sandboxes import runner_frames as frames
 
-_MAX_PAYLOAD = runner.CHUNK + 4096
+_MAX_PAYLOAD = frames.CHUNK + 4096
+
+
+class Reader(Protocol):
+    """Where frames come from, such as an `asyncio.StreamReader`."""
+
+    async def readexactly(self, n: int, /) -> bytes:
+        """Raises EOFError, ConnectionError."""
+        ...
+
+
+class Writer(Protocol):
+    """Where frames go to, such as an `asyncio.StreamWriter`."""
+
+    def write(self, data: bytes, /) -> None:
+        """Send it, now or soon."""
+
+    async def drain(self) -> None:
+        """Wait while too much is waiting to be sent."""
+        ...
+
+    def close(self) -> None:
+        """Send no more."""
+
+
+class Listener(Protocol):
+    """Takes all frames of one request."""
+
+    def take(self, kind: int, fields: list[bytes]) -> None:
+        """One frame. Raises ValueError when it cannot be."""
+
+    def lose(self, error: SandboxDead) -> None:
+        """There will be no more."""
 
 
 @dataclass(slots=True)
@@ -28,27 +61,53 @@ class Call:
     stdout: list[bytes] = field(default_factory=list)
     stderr: list[bytes] = field(default_factory=list)
 
+    def take(self, kind: int, fields: list[bytes]) -> None:
+        """One frame: output, or the answer."""
+        if kind in (frames.STDOUT, frames.STDERR):
+            self.room -= len(fields[0])
+            if self.room < 0:
+                raise ValueError("more output than was asked for")
+            (self.stdout if kind == frames.STDOUT else self.stderr).append(fields[0])
+        elif not self.answer.done():
+            self.answer.set_result((kind, fields))
+
+    def lose(self, error: SandboxDead) -> None:
+        """There will be no answer."""
+        if not self.answer.done():
+            self.answer.set_exception(error)
+            self.answer.exception()  # nobody may be waiting
+
 
 class Connection:
-    """The socket to one runner."""
+    """The stream to one runner."""
 
-    def __init__(self, writer: asyncio.StreamWriter, on_lost: Callable[[str], str]) -> None:
-        self.lost: str | None = None
-        """Why it is gone, for a person."""
+    def __init__(self, reader: Reader, writer: Writer, on_lost: Callable[[str], str | SandboxDead]) -> None:
+        """Listen; `on_lost(reason)` is called once, at the end, and words the final reason."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lost: SandboxDead | None = None
         self._writer = writer
         self._on_lost = on_lost
-        self._calls: dict[int, Call] = {}
+        self._listeners: dict[int, Listener] = {}
         self._ids = itertools.count(1)
-        self._task: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._listen(reader))
 
-    @classmethod
-    async def open(cls, channel: socket.socket, on_lost: Callable[[str], str]) -> Connection:
-        """Connect; `on_lost(reason)` is called once, at the end, and words the final reason."""
-        reader, writer = await asyncio.open_unix_connection(sock=channel, limit=runner.CHUNK)
-        connection = cls(writer, on_lost)
-        connection._task = asyncio.create_task(connection._listen(reader))
-        return connection
+    @property
+    def lost(self) -> SandboxDead | None:
+        """Why it is gone; None while it is there."""
+        # A new one each time: whoever raises it adds a traceback.
+        return None if self._lost is None else type(self._lost)(str(self._lost))
+
+    def subscribe(self, listener: Listener) -> int:
+        """A new request, all of whose answers go to `listener`. Raises SandboxDead."""
+        if self.lost is not None:
+            raise self.lost
+        request = next(self._ids)
+        self._listeners[request] = listener
+        return request
+
+    def unsubscribe(self, request: int) -> None:
+        """Ignore what else comes."""
+        self._listeners.pop(request, None)
 
     async def call(
         self, kind: int, fields: Sequence[bytes], *, timeout_s: float, room: int = 0
@@ -58,76 +117,87 @@ class Connection:
         Raises:
             SandboxDead: the connection is, or gets, lost. SandboxTimeout: no answer in time.
         """
-        if self.lost is not None:
-            raise SandboxDead(self.lost)
-        request = next(self._ids)
         call = Call(asyncio.get_running_loop().create_future(), room)
-        self._calls[request] = call
+        request = self.subscribe(call)
         try:
-            self._send(request, kind, fields)
-            async with asyncio.timeout(timeout_s):
-                await self._writer.drain()
-                kind, answer = await call.answer
-        except TimeoutError as error:
-            raise SandboxTimeout(f"the sandbox did not answer in {timeout_s:g} s") from error
-        except ConnectionError as error:
-            raise SandboxDead(self.lost or f"the connection broke: {error}") from error
+            self.send(request, kind, fields)
+            return *await self.answer(call, timeout_s), call
         except asyncio.CancelledError:
-            if kind == runner.EXEC and self.lost is None:
-                self._send(0, runner.KILL, [str(request).encode()])
+            if kind == frames.EXEC:
+                self.kill(request)
             raise
         finally:
-            self._calls.pop(request, None)
-        return kind, answer, call
+            self.unsubscribe(request)
 
-    def close(self) -> None:
+    async def answer(self, call: Call, timeout_s: float) -> tuple[int, list[bytes]]:
+        """Wait for what was asked. Raises as `call` does."""
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.drain()
+                return await call.answer
+        except TimeoutError as error:
+            raise SandboxTimeout(
+                f"the sandbox did not answer in {timeout_s:g} s",
+                limit="answer",
+                limit_s=timeout_s,
+                elapsed_s=time.monotonic() - started,
+            ) from error
+
+    def kill(self, request: int) -> None:
+        """Kill an EXEC or SPAWN that nobody waits for any more."""
+        if self._lost is None:
+            self.send(0, frames.KILL, [str(request).encode()])
+
+    def send(self, request: int, kind: int, fields: Sequence[bytes]) -> None:
+        """Send one frame."""
+        payload = frames.pack(fields)
+        self._writer.write(frames.HEADER.pack(len(payload), request, kind) + payload)
+
+    async def drain(self) -> None:
+        """Wait while too much is waiting to be sent. Raises SandboxDead."""
+        try:
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise self.lost or SandboxDead(f"the connection broke: {error}") from error
+
+    def close(self, reason: str = "it was closed") -> None:
         """Stop listening."""
         self._writer.close()
-        if self._task is not None and self._task is not asyncio.current_task():
+        if self._task is not asyncio.current_task():
             self._task.cancel()
-        self._lose("it was closed")
+        self._lose(reason)
 
-    def _send(self, request: int, kind: int, fields: Sequence[bytes]) -> None:
-        payload = runner.pack(fields)
-        self._writer.write(runner.HEADER.pack(len(payload), request, kind) + payload)
-
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
+    async def _listen(self, reader: Reader) -> None:
         reason = "it was killed, or crashed"
         try:
             while True:
-                header = await reader.readexactly(runner.HEADER.size)
-                size, request, kind = runner.HEADER.unpack(header)
+                header = await reader.readexactly(frames.HEADER.size)
+                size, request, kind = frames.HEADER.unpack(header)
                 if size > _MAX_PAYLOAD:
                     raise ValueError(f"a frame of {size} bytes")
-                fields = runner.unpack(await reader.readexactly(size))
-                if kind == runner.BYE:
+                fields = frames.unpack(await reader.readexactly(size))
+                if kind == frames.BYE:
                     reason = "its time to live is over"
-                elif kind == runner.READY:
+                elif kind == frames.READY:
                     self.ready.set_result(None)
-                elif request in self._calls:
-                    self._take(self._calls[request], kind, fields)
+                elif request in self._listeners:
+                    self._listeners[request].take(kind, fields)
         except (EOFError, ConnectionError):
             pass  # the usual end; `reason` says what is known
         except (ValueError, IndexError, asyncio.InvalidStateError) as error:
             reason = f"it broke the protocol: {error}"
         self._lose(reason)
 
-    def _take(self, call: Call, kind: int, fields: list[bytes]) -> None:
-        if kind in (runner.STDOUT, runner.STDERR):
-            call.room -= len(fields[0])
-            if call.room < 0:
-                raise ValueError("more output than was asked for")
-            (call.stdout if kind == runner.STDOUT else call.stderr).append(fields[0])
-        elif not call.answer.done():
-            call.answer.set_result((kind, fields))
-
     def _lose(self, reason: str) -> None:
-        if self.lost is not None:
+        if self._lost is not None:
             return
-        self.lost = reason
-        self.lost = self._on_lost(reason)
-        for future in (self.ready, *(c.answer for c in self._calls.values())):
-            if not future.done():
-                future.set_exception(SandboxDead(self.lost))
-                future.exception()  # nobody may be waiting
+        self._lost = SandboxDead(reason)
+        worded = self._on_lost(reason)
+        self._lost = worded if isinstance(worded, SandboxDead) else SandboxDead(worded)
+        if not self.ready.done():
+            self.ready.set_exception(self.lost or self._lost)
+            self.ready.exception()  # nobody may be waiting
+        for listener in self._listeners.values():
+            listener.lose(self.lost or self._lost)
         self._writer.close()

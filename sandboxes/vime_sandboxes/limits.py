@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
 PREFIX = "vime-sandbox"
@@ -15,6 +16,16 @@ RUNNER_MB = 32
 """What the runner itself may use on top of what its commands may."""
 FIRST_UID, NUM_UIDS = 1 << 20, 1 << 20
 """Users that a root owner hands out, one for each sandbox; above what systems give to accounts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the processes of a sandbox used so far, the runner among them; None: nothing counts it."""
+
+    memory_peak_bytes: int | None = None
+    cpu_s: float | None = None
+    processes: int | None = None
+    """Now; without the runner."""
 
 
 class ControlGroup:
@@ -40,6 +51,31 @@ class ControlGroup:
                 return next((int(line[1]) for line in lines if line[0] == "oom_kill"), 0)
         return 0
 
+    def usage(self) -> Usage:
+        """What was used so far."""
+        peak = self._number("memory", "memory.peak", "memory.max_usage_in_bytes")
+        count = self._number("pids", "pids.current")
+        return Usage(peak, self._cpu_s(), None if count is None else max(count - 1, 0))
+
+    def _cpu_s(self) -> float | None:
+        nanoseconds = self._number("cpuacct", "cpuacct.usage")
+        if nanoseconds is not None:
+            return nanoseconds / 1e9
+        for folder in set(self._folders.values()):  # version 2 counts in every group
+            if (folder / "cpu.stat").exists():
+                lines = dict(line.split(" ", 1) for line in (folder / "cpu.stat").read_text().splitlines())
+                if "usage_usec" in lines:
+                    return int(lines["usage_usec"]) / 1e6
+        return None
+
+    def _number(self, controller: str, *names: str) -> int | None:
+        folder = self._folders.get(controller)
+        if folder is not None:
+            for name in names:
+                if (folder / name).exists():
+                    return int((folder / name).read_text())
+        return None
+
     def remove(self) -> bool:
         """Remove the groups; False while the kernel still counts a process in one of them."""
         for folder in set(self._folders.values()):
@@ -53,22 +89,30 @@ class ControlGroup:
 
 
 def make_control_group(
-    name: str, *, memory_mb: int, max_processes: int, mounts: str | None = None
+    name: str,
+    *,
+    memory_mb: int,
+    max_processes: int,
+    cpus: float | None = None,
+    mounts: str | None = None,
 ) -> ControlGroup:
-    """Make groups for what this machine allows; `mounts` stands in for /proc/mounts."""
+    """Make groups for what this machine allows; `mounts` stands in for /proc/mounts.
+
+    `cpus`: seconds of processor time per second; None: no limit, and no group for one.
+    """
     folders: dict[str, Path] = {}
-    memory_bytes = str((memory_mb + RUNNER_MB) << 20)
     # + 8: the runner must be able to start a command (which then fails by itself) when the inside is full
-    pids = str(max_processes + 8)
+    values = {"memory": str((memory_mb + RUNNER_MB) << 20), "pids": str(max_processes + 8), "cpuacct": ""}
+    if cpus is not None:
+        values["cpu"] = str(round(cpus * _CPU_PERIOD_US))
     for controller, parents in _parents(mounts).items():
-        names, value = (_MEMORY_FILES, memory_bytes) if controller == "memory" else (_PIDS_FILES, pids)
-        for parent in parents:
+        for parent in parents if controller in values else ():
             folder = parent / name
             try:
                 folder.mkdir(exist_ok=True)
             except OSError:
                 continue
-            if _write_limits(folder, names, value):
+            if _write_limits(folder, _FILES[controller], values[controller]):
                 folders[controller] = folder
                 break
             if folder not in folders.values():
@@ -90,16 +134,24 @@ def group_name() -> str:
     return f"{PREFIX}-{os.getpid()}-{secrets.token_hex(6)}"
 
 
-_MEMORY_FILES = ("memory.max", "memory.limit_in_bytes", "memory.swap.max", "memory.memsw.limit_in_bytes")
-_PIDS_FILES = ("pids.max",)
+_CPU_PERIOD_US = 100_000
+_FILES = {
+    "memory": ("memory.max", "memory.limit_in_bytes", "memory.swap.max", "memory.memsw.limit_in_bytes"),
+    "pids": ("pids.max",),
+    "cpu": ("cpu.max", "cpu.cfs_quota_us"),
+    "cpuacct": ("cpuacct.usage",),
+}
+"""What each controller's limit is written to, in either version, as far as it is there; cpuacct counts."""
 
 
 def _write_limits(folder: Path, names: tuple[str, ...], value: str) -> bool:
     done = False
     for name in names:
         if (folder / name).exists():
+            text = {"memory.swap.max": "0", "cpu.max": f"{value} {_CPU_PERIOD_US}"}.get(name, value)
             try:
-                (folder / name).write_text("0" if name == "memory.swap.max" else value)
+                if value:
+                    (folder / name).write_text(text)
             except OSError:
                 return False
             done = True
@@ -115,7 +167,7 @@ def _parents(mounts: str | None) -> dict[str, list[Path]]:
         own.update(dict.fromkeys(controllers.split(","), path))
     found: dict[str, list[Path]] = {}
     for _, folder, kind, options, *_ in (line.split() for line in text.splitlines()):
-        for controller in ("memory", "pids"):
+        for controller in _FILES:
             if kind == "cgroup" and controller in options.split(","):
                 # Under our own group, so that its limits hold for us and our sandboxes together.
                 inner = Path(folder + own.get(controller, "/"))

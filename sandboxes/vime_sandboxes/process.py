@@ -9,17 +9,17 @@ import asyncio
 import contextlib
 import json
 import os
-import py_compile
 import signal
 import socket
 import subprocess
-import tempfile
+from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 
-from vime_agents.errors import SandboxUnavailable
+from vime_agents.errors import SandboxDead, SandboxUnavailable, SandboxUnsupported
 from vime_agents.sandbox import SandboxSpec
-from vime_sandboxes import limits, profile
+from vime_sandboxes import limits, local_marks, profile, runner_bundle
+from vime_sandboxes.runner_frames import CHUNK
+from vime_sandboxes.runner_link import RunnerLink
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -27,16 +27,6 @@ CLOSE_TIMEOUT_S = 5.0
 @cache
 def _interpreter() -> profile.Interpreter:
     return profile.find_interpreter()
-
-
-@cache
-def _runner_code() -> bytes:
-    # Compiled here, by the same Python that is inside: compiling it there would take a third of the start.
-    source = Path(__file__).with_name("runner.py")
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = Path(folder, "runner.pyc")
-        py_compile.compile(str(source), str(compiled), doraise=True)
-        return compiled.read_bytes()
 
 
 class BoxProcess:
@@ -59,6 +49,13 @@ class BoxProcess:
     def adopt(self, inner_pid: int) -> None:
         """Hold on to process 1 of the inside, by a handle that cannot come to mean another process."""
         self._inner = os.pidfd_open(inner_pid)
+
+    def enforced(self, spec: SandboxSpec) -> frozenset[str]:
+        """Which limits hold."""
+        found = {"filesystem", "file_size", "open_files", "processes", "disk", "ttl"}
+        found.add("memory" if "memory" in self.group.controllers else "memory_per_process")
+        found |= {"cpus"} if spec.cpus is not None else set()
+        return frozenset(found if spec.network is True else found | {"network"})
 
     def kill(self) -> None:
         """End everything inside at once."""
@@ -89,18 +86,19 @@ class BoxProcess:
             limits.give_uid_back(self.uid)
 
 
-async def start(spec: SandboxSpec) -> BoxProcess:
+async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -> BoxProcess:
     """Start bubblewrap up to the point where the runner is about to speak.
 
     Raises:
-        SandboxUnavailable: bubblewrap does not work here, or a limit cannot be enforced.
+        SandboxUnsupported: a limit cannot be enforced here.
+        SandboxUnavailable: bubblewrap does not work here.
     """
     info_read, info_write = os.pipe()
     block_read, block_write = os.pipe()
-    data = [_memory_file(b) for b in (_runner_code(), profile.PASSWD, profile.GROUP)]
+    data = [_memory_file(b) for b in (runner_bundle.compiled(), profile.PASSWD, profile.GROUP)]
     fds = profile.Descriptors(info_write, block_read, *data)
     try:
-        box = _spawn(spec, fds)
+        box = _spawn(spec, local_marks.mark(sandbox_id, labels), fds)
     except BaseException:
         os.close(info_read)
         os.close(block_write)
@@ -127,7 +125,7 @@ async def start(spec: SandboxSpec) -> BoxProcess:
     return box
 
 
-def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
+def _spawn(spec: SandboxSpec, mark: str, fds: profile.Descriptors) -> BoxProcess:
     bwrap, python = profile.find_bwrap(), _interpreter()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -138,7 +136,7 @@ def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
     uid = limits.take_uid() if profile.is_root() else None
     try:
         process = subprocess.Popen(
-            ["bwrap", *profile.bwrap_arguments(spec, python, fds)],
+            [mark, *profile.bwrap_arguments(spec, python, fds)],
             executable=f"/proc/self/fd/{program}",
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
@@ -169,14 +167,23 @@ def _spawn(spec: SandboxSpec, fds: profile.Descriptors) -> BoxProcess:
 def _limit(spec: SandboxSpec, box: BoxProcess, inner_pid: int) -> None:
     _remove_orphans_once()
     box.group = limits.make_control_group(
-        limits.group_name(), memory_mb=spec.memory_mb, max_processes=spec.max_processes
+        limits.group_name(),
+        memory_mb=spec.memory_mb,
+        max_processes=spec.max_processes,
+        cpus=spec.cpus,
     )
     with contextlib.suppress(ProcessLookupError):  # likewise
         box.group.add(inner_pid)
     if "pids" not in box.group.controllers and box.uid is None and _kernel() < (5, 14):
-        raise SandboxUnavailable(
+        raise SandboxUnsupported(
             f"`max_processes` cannot be enforced: Linux {_kernel()} counts processes for each user, not for "
             "each sandbox. It takes Linux 5.14, a writable pids control group, or root."
+        )
+
+    if spec.cpus is not None and "cpu" not in box.group.controllers:
+        raise SandboxUnsupported(
+            f"`cpus={spec.cpus:g}` cannot be enforced: it takes a writable cpu control group: root, or a "
+            "delegated group."
         )
 
 
@@ -196,6 +203,12 @@ def _memory_file(content: bytes) -> int:
     os.write(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
+
+
+async def connect(box: BoxProcess, on_lost: Callable[[str], str | SandboxDead]) -> RunnerLink:
+    """The link to the runner inside."""
+    reader, writer = await asyncio.open_unix_connection(sock=box.channel, limit=CHUNK)
+    return RunnerLink(reader, writer, on_lost)
 
 
 async def _read_to_end(fd: int) -> bytes:

@@ -22,6 +22,7 @@ from vime_agents.sandbox import SandboxSpec
 
 WORKDIR = "/work"
 INNER_ID = 1000
+USER = "sandbox"
 RUNNER_PATH = "/run/vime-runner.pyc"
 ALTERNATIVES = (
     "Elsewhere it needs unprivileged user namespaces: inside Docker, start the container with "
@@ -148,15 +149,15 @@ class Descriptors:
         return (self.info, self.block, self.runner, self.passwd, self.group)
 
 
-PASSWD = f"sandbox:x:{INNER_ID}:{INNER_ID}:sandbox:{WORKDIR}:/bin/sh\n".encode()
-GROUP = f"sandbox:x:{INNER_ID}:\n".encode()
+PASSWD = f"{USER}:x:{INNER_ID}:{INNER_ID}:sandbox:{WORKDIR}:/bin/sh\n".encode()
+GROUP = f"{USER}:x:{INNER_ID}:\n".encode()
 
 
 def bwrap_arguments(spec: SandboxSpec, python: Interpreter, fds: Descriptors) -> list[str]:
     """The command line of one sandbox, without the program's own path."""
     ids = ["--uid", str(INNER_ID), "--gid", str(INNER_ID)]
     out = ["--unshare-all", "--unshare-user", *ids, "--disable-userns", "--cap-drop", "ALL"]
-    out += ["--share-net"] if spec.network else []
+    out += ["--share-net"] if spec.network is True else []
     out += ["--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
     for name, value in environment(spec, python).items():
         out += ["--setenv", name, value]
@@ -188,7 +189,7 @@ def environment(spec: SandboxSpec, python: Interpreter) -> dict[str, str]:
     path = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"]
     if python.prefix != "/usr":
         path.insert(0, f"{python.prefix}/bin")
-    own = {"HOME": WORKDIR, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "USER": "sandbox", "PATH": ":".join(path)}
+    own = {"HOME": WORKDIR, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "USER": USER, "PATH": ":".join(path)}
     return own | dict(spec.env)
 
 
@@ -202,6 +203,6 @@ def _system_mounts(spec: SandboxSpec, python: Interpreter) -> list[str]:
             out += ["--ro-bind", str(top), str(top)]
     if Path("/usr") not in (Path(python.prefix), *Path(python.prefix).parents):
         out += ["--ro-bind", python.source, python.prefix]
-    for path in (*_LOADER_FILES, *(_NETWORK_FILES if spec.network else ())):
+    for path in (*_LOADER_FILES, *(_NETWORK_FILES if spec.network is True else ())):
         out += ["--ro-bind-try", path, path]
     return [*out, "--proc", "/proc", "--dev", "/dev"]

@@ -23,7 +23,9 @@ from vime_agents.errors import (
     SandboxUnavailable,
 )
 from vime_agents.sandbox import SandboxSpec
-from vime_sandboxes import limits, local, process, profile, runner
+from vime_sandboxes import limits, profile, runner_bundle, runner_link
+from vime_sandboxes import runner_frames as frames
+from vime_sandboxes.io_thread import on_io_thread
 from vime_sandboxes.local import LocalSandboxProvider
 
 
@@ -100,7 +102,7 @@ async def test_create_and_close_leave_no_process_no_descriptor_no_thread_and_no_
 async def test_failed_creation_leaves_nothing(provider, monkeypatch: pytest.MonkeyPatch) -> None:
     await (await provider.create(SandboxSpec())).close()
     before = (len(os.listdir("/proc/self/fd")), children())
-    monkeypatch.setattr(process, "_runner_code", lambda: b"not a program")
+    monkeypatch.setattr(runner_bundle, "compiled", lambda: b"not a program")
     with pytest.raises(SandboxUnavailable, match="Bad magic number"):
         await provider.create(SandboxSpec())
     monkeypatch.setattr(profile, "RUNNER_PATH", "/proc/not/there")
@@ -231,7 +233,7 @@ async def test_a_command_is_a_list(sandbox, command) -> None:
 
 
 async def test_large_stdin_arrives_and_too_large_is_refused(sandbox) -> None:
-    data = os.urandom(local.MAX_STDIN_BYTES)
+    data = os.urandom(runner_link.MAX_STDIN_BYTES)
     result = await sandbox.exec(["sha256sum"], stdin=data)
     assert result.text.split()[0] == hashlib.sha256(data).hexdigest()
     with pytest.raises(ContractError, match="write a file instead"):
@@ -241,7 +243,7 @@ async def test_large_stdin_arrives_and_too_large_is_refused(sandbox) -> None:
 async def test_a_silent_runner_is_a_timeout_and_then_dead(sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = int(Path(f"/proc/{sandbox._box.pid}/task/{sandbox._box.pid}/children").read_text())
     os.kill(inner, signal.SIGSTOP)
-    monkeypatch.setattr(local, "ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(runner_link, "ANSWER_TIMEOUT_S", 0.2)
     with pytest.raises(SandboxTimeout, match="did not answer"):
         await sandbox.exec(["true"], timeout_s=0.1)
     with pytest.raises(SandboxDead):
@@ -250,15 +252,15 @@ async def test_a_silent_runner_is_a_timeout_and_then_dead(sandbox, monkeypatch: 
 
 
 async def test_a_runner_that_lies_about_lengths_is_dead(sandbox) -> None:
-    connection = sandbox._connection
-    huge = runner.HEADER.pack(1 << 31, 1, runner.DONE)
+    connection = sandbox._link.connection
+    huge = frames.HEADER.pack(1 << 31, 1, frames.DONE)
 
     async def listen() -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(huge)
         await connection._listen(reader)
 
-    await local.on_io_thread(listen())
+    await on_io_thread(listen())
     with pytest.raises(SandboxDead, match="broke the protocol: a frame of 2147483648 bytes"):
         await sandbox.exec(["true"])
 

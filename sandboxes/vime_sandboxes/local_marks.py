@@ -1,0 +1,102 @@
+"""Find local sandboxes of any owner on this machine: each one's outer process is named for it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vime_agents.sandbox import SandboxInfo
+
+_NAME = "vime-sandbox"
+_MAX_LABEL = 300
+_REMOVE_TIMEOUT_S = 10.0
+
+
+def mark(sandbox_id: str, labels: Mapping[str, str]) -> str:
+    """The name of the process of a sandbox. Every user of the machine can see it: only our own labels."""
+    shown = {k: v for k, v in labels.items() if k.startswith("vime.") and len(v) <= _MAX_LABEL}
+    return f"{_NAME} {json.dumps({'id': sandbox_id, 'labels': shown, 'created_at': time.time()})}"
+
+
+def find() -> list[SandboxInfo]:
+    """Every local sandbox that is in sight."""
+    return [
+        SandboxInfo(id=m["id"], backend="local", labels=m["labels"], created_at=m["created_at"])
+        for _, m in _outer_processes()
+    ]
+
+
+def remove(sandbox_id: str) -> None:
+    """End the sandbox and wait for its end; blocks, for ten seconds at most. Nothing when it is not there.
+
+    Raises:
+        PermissionError: it is another user's.
+    """
+    for pid, found in _outer_processes():
+        if found["id"] == sandbox_id:
+            with contextlib.suppress(ProcessLookupError):
+                _end(pid, sandbox_id)
+
+
+def _end(outer: int, sandbox_id: str) -> None:
+    handle = os.pidfd_open(outer)
+    try:
+        # The handle is open: from here on the number cannot come to mean another process unseen.
+        found = _read(outer)
+        if found is None or found["id"] != sandbox_id:
+            return
+        # Process 1 of the inside, not the outer one: its end would leave the other to be reaped by nobody.
+        children = _children(outer)
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        if not children:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(_REMOVE_TIMEOUT_S * 1000)
+    finally:
+        os.close(handle)
+
+
+def _outer_processes() -> Iterator[tuple[int, dict[str, Any]]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (found := _read(int(name))) is not None:
+            yield int(name), found
+
+
+def _read(pid: int) -> dict[str, Any] | None:
+    """What the name of a process says, when it is the outer process of a sandbox."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if not command.startswith(f"{_NAME} ".encode()):
+            return None
+        # What runs inside a sandbox can call itself anything. It has an inner process id, this has none.
+        if _namespaces(pid) != _namespaces(os.getpid()):
+            return None
+        found = json.loads(command.partition(b"\0")[0][len(_NAME) :])
+        known = (found["id"], found["labels"], found["created_at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    kinds = (str, dict, float)
+    return found if all(isinstance(v, k) for v, k in zip(known, kinds, strict=True)) else None
+
+
+def _namespaces(pid: int) -> int:
+    """How deep in process namespaces it is, as seen from here."""
+    lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    return len(next(line for line in lines if line.startswith("NSpid:")).split())
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []

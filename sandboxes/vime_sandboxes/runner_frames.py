@@ -1,0 +1,55 @@
+"""What the owner of a sandbox and the runner inside say to each other.
+
+frame   = payload length (u32), request id (u32), kind (u8), payload
+payload = fields, each a length (u32) and that many bytes
+"""
+
+from __future__ import annotations
+
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+HEADER = struct.Struct("!IIB")
+LENGTH = struct.Struct("!I")
+
+EXEC, KILL, READ, WRITE, PING, SPAWN, STDIN, CREDIT, SIGNAL, EXTEND = range(1, 11)
+"""Requests. EXEC: timeout_s, max_output, cwd, stdin, packed arguments, packed environment (name, value, ...).
+KILL: id of an EXEC or SPAWN; no answer. READ: path, offset, length. WRITE: path, mode, append, data. PING:
+nothing. SPAWN: timeout_s, cwd, packed arguments, packed environment. For one SPAWN, by its id: STDIN: data
+(none: end of file), no answer. CREDIT: bytes of output that may come on top (-1: drop what comes), no answer.
+SIGNAL: number; 9 is for its whole tree. EXTEND: seconds until the end."""
+READY, STDOUT, STDERR, EXITED, DATA, DONE, FAILED, BYE, STARTED, TAKEN, REFUSED, ENDED = range(16, 28)
+"""Answers. STDOUT, STDERR: a piece of output. EXITED: status, signal, timed_out, bytes of stdout, bytes of
+stderr, duration_s. DATA: a piece of a file. FAILED: stage, errno, text. BYE: why it ends. For a SPAWN:
+STARTED: process id. TAKEN: bytes of input that its pipe took. REFUSED: nobody reads its input. ENDED: both of
+its streams ended."""
+
+CHUNK = 1 << 20
+"""Most bytes of one field that the runner sends."""
+WINDOW = 1 << 20
+"""Output of a SPAWN that the runner sends before the owner has taken any; and input that the owner sends."""
+PIPE_BYTES = 1 << 18
+"""What a pipe to or from a SPAWN holds, where the kernel allows it."""
+
+
+def pack(fields: Iterable[bytes]) -> bytes:
+    """Fields -> payload."""
+    return b"".join(LENGTH.pack(len(f)) + f for f in fields)
+
+
+def unpack(payload: bytes) -> list[bytes]:
+    """Payload -> fields. Raises ValueError when the lengths do not add up."""
+    fields, position = [], 0
+    while position < len(payload):
+        if position + 4 > len(payload):
+            raise ValueError("truncated length")
+        (size,) = LENGTH.unpack_from(payload, position)
+        position += 4
+        if position + size > len(payload):
+            raise ValueError("truncated field")
+        fields.append(payload[position : position + size])
+        position += size
+    return fields

@@ -1,0 +1,167 @@
+"""A command inside a sandbox that the owner reads from and writes to while it runs.
+
+Neither side can fill the other's memory: output goes out against credit, and the owner never sends more input
+than WINDOW before the program's pipe has taken it. Nothing here blocks the runner.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+
+from vime_sandboxes.runner_frames import CHUNK, ENDED, PIPE_BYTES, REFUSED, STDERR, STDOUT, TAKEN, WINDOW
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    class Loop(Protocol):
+        """What the runner's loop offers."""
+
+        def watch(self, fd: int, handler: Callable[[], object], events: int) -> None:
+            """Call `handler` whenever one of `events` has come for `fd`."""
+            ...
+
+        def unwatch(self, fd: int) -> None:
+            """Stop that."""
+            ...
+
+        def send(self, request: int, kind: int, *fields: bytes) -> None:
+            """Tell the owner."""
+            ...
+
+
+_F_SETPIPE_SZ = 1031
+_FIONREAD = 0x541B
+
+
+def pipe() -> tuple[int, int]:
+    """A pipe that holds PIPE_BYTES, or less where a user may not have as much."""
+    ends = os.pipe()
+    try:
+        fcntl.fcntl(ends[1], _F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:  # the user has too much in pipes already: it holds what the kernel gave it
+        return ends
+    return ends
+
+
+class Spawned:
+    """The three streams of one SPAWN."""
+
+    def __init__(self, loop: Loop, request: int, stdin: int, stdout: int, stderr: int) -> None:
+        self.totals = {STDOUT: 0, STDERR: 0}
+        self._loop, self._request = loop, request
+        self._stdin: int | None = stdin
+        self._pending, self._last = bytearray(), False
+        self._open = {STDOUT: stdout, STDERR: stderr}
+        self._credit, self._dropping, self._paused = WINDOW, False, True
+        for fd in (stdin, stdout, stderr):
+            os.set_blocking(fd, False)
+        loop.watch(stdin, self._write, 0)  # tells when nobody reads it any more
+        self._resume()
+
+    @property
+    def ended(self) -> bool:
+        """Whether both of its output streams ended."""
+        return not self._open
+
+    def feed(self, data: bytes) -> None:
+        """More input; nothing: end of file."""
+        if self._stdin is None:
+            return
+        self._pending += data
+        self._last = self._last or not data
+        self._write()
+
+    def grant(self, num_bytes: int) -> None:
+        """Let more output through; less than 0: drop what comes from here on."""
+        if num_bytes < 0:
+            self._dropping = True
+        self._credit += max(num_bytes, 0)
+        if self._paused and (self._dropping or self._credit > 0):
+            self._resume()
+
+    def finish(self) -> None:
+        """The program has ended: send what it has written, beyond the credit too; no more input."""
+        for kind, fd in list(self._open.items()):
+            (left,) = struct.unpack("i", fcntl.ioctl(fd, _FIONREAD, b"\0" * 4))
+            if left:
+                self._take(kind, min(left, CHUNK))
+            else:
+                self._read(kind)  # perhaps the end
+        self._close_stdin()
+
+    def _resume(self) -> None:
+        self._paused = False
+        for kind, fd in self._open.items():
+            self._loop.watch(fd, lambda kind=kind: self._read(kind), select.POLLIN)
+
+    def _read(self, kind: int) -> None:
+        size = PIPE_BYTES if self._dropping else min(PIPE_BYTES, self._credit)
+        if size > 0 and kind in self._open:
+            self._take(kind, size)
+
+    def _take(self, kind: int, size: int) -> None:
+        fd = self._open[kind]
+        try:
+            data = os.read(fd, size)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.unwatch(fd)
+            os.close(fd)
+            del self._open[kind]
+            if not self._open:
+                self._loop.send(self._request, ENDED)
+            return
+        self.totals[kind] += len(data)
+        if self._dropping:
+            return
+        self._credit -= len(data)
+        self._loop.send(self._request, kind, data)
+        if self._credit <= 0 and not self._paused:
+            self._paused = True
+            for fd in self._open.values():
+                self._loop.unwatch(fd)
+
+    def _write(self) -> None:
+        if self._stdin is None:
+            return
+        try:
+            while self._pending:
+                size = os.write(self._stdin, memoryview(self._pending)[:CHUNK])
+                del self._pending[:size]
+                self._loop.send(self._request, TAKEN, str(size).encode())
+        except BlockingIOError:
+            self._loop.watch(self._stdin, self._write, select.POLLOUT)
+            return
+        except BrokenPipeError:
+            self._refuse()
+            return
+        if self._last:
+            self._close_stdin()
+        elif _broken(self._stdin):
+            self._refuse()
+        else:
+            self._loop.watch(self._stdin, self._write, 0)
+
+    def _refuse(self) -> None:
+        self._loop.send(self._request, REFUSED)
+        self._close_stdin()
+
+    def _close_stdin(self) -> None:
+        if self._stdin is not None:
+            self._loop.unwatch(self._stdin)
+            os.close(self._stdin)
+            self._stdin = None
+            self._pending.clear()
+
+
+def _broken(fd: int) -> bool:
+    """Whether nobody is left who could read from this pipe."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))

@@ -1,0 +1,85 @@
+"""Find and kill everything that a command inside a sandbox has started."""
+
+from __future__ import annotations
+
+import _signal  # pyright: ignore[reportMissingImports] - `signal` costs 4 ms to import, for enums
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+EXEC_VARIABLE = "VIME_EXEC"
+"""Set for every command, so that processes which left its session can still be found."""
+_KILL_TIMEOUT_S = 5.0
+
+
+def kill_tree(pid: int, mark: str | None) -> None:
+    """Kill a command and everything it started, whatever session or parent that has by now, and see it dead.
+
+    Everything is stopped before anything is killed: at its process limit a fork bomb can only replace what
+    dies, and what is stopped neither dies nor forks.
+    """
+    seen: set[int] = set()
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while time.monotonic() < deadline:
+        new = {p for p in tree(pid, mark) - seen if _runs(p)}
+        _signal_all(new, _signal.SIGSTOP)
+        seen |= new
+        if new:
+            continue
+        if not any(_runs(p) for p in seen):
+            return
+        _signal_all(seen, _signal.SIGKILL)
+        time.sleep(0.001)
+    if os.getpid() == 1:
+        _signal_all({-1}, _signal.SIGKILL)  # hopeless: all but process 1
+
+
+def tree(pid: int, mark: str | None) -> set[int]:
+    """Its session, processes that carry `mark` as their EXEC_VARIABLE, and all their descendants.
+
+    Never the caller itself.
+    """
+    line = None if mark is None else f"\0{EXEC_VARIABLE}={mark}\0".encode()
+    me = os.getpid()
+    parents: dict[int, int] = {}
+    found = {pid}
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == me:
+            continue
+        try:
+            fields = _slurp(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            parents[int(name)] = int(fields[1])
+            if int(fields[3]) == pid or (
+                line is not None and line in b"\0" + _slurp(f"/proc/{name}/environ")
+            ):
+                found.add(int(name))
+        except OSError:  # it ended meanwhile
+            continue
+    while True:
+        more = {p for p, parent in parents.items() if parent in found} - found
+        if not more:
+            return found - {me}
+        found |= more
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def _slurp(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _signal_all(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
