@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 OPEN_FILES = 1024
 _DRAIN_LIMIT = 1 << 20
+_MAX_WAIT_MS = 1 << 30
+"""poll() takes no more than 24 days."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 2.0
 
@@ -101,14 +103,15 @@ class Runner:
         _signal.set_wakeup_fd(wake_write)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)
         _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
-        _signal.signal(_signal.SIGALRM, lambda *_: leave())
+        # Commands can send it too: it means something only when the time is up.
+        _signal.signal(_signal.SIGALRM, lambda *_: time.monotonic() >= self._end and leave())
         self._live(self._ttl_s)
         self.watch(0, self._serve, select.POLLIN)
         self.watch(wake_read, lambda: self._reap(wake_read), select.POLLIN)
         self.send(0, READY)
         while True:
             next_deadline = min([self._end, *(c.deadline for c in self._commands.values())])
-            wait_ms = max(0.0, next_deadline - time.monotonic()) * 1000 + 1
+            wait_ms = min(max(0.0, next_deadline - time.monotonic()) * 1000 + 1, _MAX_WAIT_MS)
             for fd, _ in self._poll.poll(wait_ms):
                 if fd in self._handlers:
                     self._handlers[fd]()
