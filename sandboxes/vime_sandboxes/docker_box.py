@@ -21,11 +21,11 @@ from vime_agents.errors import (
     SandboxUnsupported,
 )
 from vime_agents.sandbox import ExecResult, SandboxProcess, SandboxSpec
-from vime_sandboxes import docker_container, docker_exec
+from vime_sandboxes import docker_container, docker_exec, docker_runner
 from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import ApiError, Engine
 from vime_sandboxes.docker_remove import Remover
-from vime_sandboxes.docker_runner import NO_PYTHON, RunnerLink, runner_source
+from vime_sandboxes.docker_runner import NO_PYTHON
 from vime_sandboxes.docker_shell import ShellLink
 from vime_sandboxes.docker_stream import Stream
 from vime_sandboxes.docker_supervisor import ExecSupervisor, supervisor_source
@@ -71,7 +71,7 @@ class Link(Protocol):
         """As `Sandbox.write`."""
         ...
 
-    async def check(self) -> None:
+    async def ping(self) -> None:
         """Raise SandboxDead unless it answers."""
         ...
 
@@ -112,7 +112,7 @@ class Box:
         timeout_s: float | None,
     ) -> docker_exec.ExecProcess:
         """As `Sandbox.spawn`, as somebody else than the sandbox's own user."""
-        supervisor = ExecSupervisor(self._engine, self.container, user, self.link.check)
+        supervisor = ExecSupervisor(self._engine, self.container, user, self.link.ping)
         return await docker_exec.start(
             self._engine,
             self.container,
@@ -233,11 +233,8 @@ async def _start_box(
     *,
     python: bool,
 ) -> Box:
-    command = (
-        docker_container.runner_command(spec, runner_source())
-        if python
-        else ["sh", "-c", supervisor_source()]
-    )
+    shell = ["sh", "-c", supervisor_source()]
+    command = docker_container.runner_command(spec, ttl_s) if python else shell
     creating = asyncio.ensure_future(
         engine.call(
             f"creating sandbox {name}",
@@ -252,10 +249,9 @@ async def _start_box(
         )
         await _start_container(engine, container, image, python=python)
         user = spec.user or docker_container.DEFAULT_USER
-        link = (RunnerLink if python else ShellLink)(engine, container, stream, user)
+        link = docker_runner.link(stream) if python else ShellLink(engine, container, stream, user, ttl_s)
         box = Box(engine, remover, name, container, link)
         await _wait_until_ready(box, image, python=python)
-        await link.extend(ttl_s)
         return box
     except BaseException:
         if stream is not None:

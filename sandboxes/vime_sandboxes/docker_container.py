@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_agents.errors import ConfigError, SandboxUnsupported, nearest
 from vime_agents.sandbox import SandboxSpec
-from vime_sandboxes import limits, runner
+from vime_sandboxes import docker_runner, limits, runner
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -30,20 +30,6 @@ OPTIONS = {
 """Keys of `SandboxSpec.options`, and what each is for."""
 _PODMAN_NPROC = 4096
 _NO_LIMIT = 1 << 30
-_RUNNER_TTL_S = 1 << 20
-"""The runner's own time. The owner keeps the one that `extend` moves, and the runner ends with the owner."""
-# Starts what the owner sends first on standard input: a read-only root takes no files.
-_BOOTSTRAP = """\
-import os, sys
-if sys.version_info < (3, 9): os._exit(97)
-os.chdir("/work")
-data, size = b"", int(sys.argv.pop(1))
-while len(data) < size:
-    piece = os.read(0, size - len(data))
-    if not piece: os._exit(0)
-    data += piece
-exec(compile(data, "vime-runner", "exec"))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +86,15 @@ def enforced(spec: SandboxSpec) -> frozenset[str]:
     return frozenset(found if spec.network is True else found | {"network"})
 
 
-def runner_command(spec: SandboxSpec, source: bytes) -> list[str]:
-    """The arguments of process 1 in an image with Python; `source` is what it will read first."""
-    # Processes are limited for the container: the kernel counts RLIMIT_NPROC for a user over all containers.
-    numbers = (_RUNNER_TTL_S, spec.memory_mb << 20, _NO_LIMIT, spec.max_file_mb << 20)
-    return ["python3", "-IS", "-c", _BOOTSTRAP, str(len(source)), *map(str, numbers)]
+def runner_command(spec: SandboxSpec, ttl_s: float) -> list[str]:
+    """What process 1 is in an image with Python."""
+    return docker_runner.command(
+        ttl_s=ttl_s,
+        data_bytes=spec.memory_mb << 20,
+        # These are limited for the container: the kernel counts RLIMIT_NPROC for a user over all containers.
+        max_processes=_NO_LIMIT,
+        file_bytes=spec.max_file_mb << 20,
+    )
 
 
 def create(

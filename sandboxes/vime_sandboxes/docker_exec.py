@@ -24,10 +24,11 @@ from vime_agents.errors import (
     SandboxUnsupported,
 )
 from vime_agents.sandbox import ExecResult
-from vime_sandboxes import runner
 from vime_sandboxes.docker_engine import ApiError, Engine
 from vime_sandboxes.docker_stream import STDERR, STDOUT, Stream
 from vime_sandboxes.io_thread import io_loop, on_io_thread
+from vime_sandboxes.runner_start import Output
+from vime_sandboxes.runner_tree import EXEC_VARIABLE
 
 UNKNOWN_USER = "unable to find user"
 """What the daemon says of a name that the image does not have."""
@@ -70,7 +71,7 @@ class Supervisor(Protocol):
         """Signal one process."""
         ...
 
-    async def check(self) -> None:
+    async def ping(self) -> None:
         """Raise SandboxDead when the container is gone."""
         ...
 
@@ -128,7 +129,7 @@ class ExecProcess:
         while b"\n" not in said:
             kind, data = await self._stream.read()
             if not data:
-                await self._supervisor.check()
+                await self._supervisor.ping()
                 text = (said + out)[:400].decode(errors="replace").strip() or "the shell said nothing"
                 if UNKNOWN_USER in text:
                     raise SandboxUnsupported(f"the sandbox's image does not know that user: {text}")
@@ -175,7 +176,7 @@ class ExecProcess:
         if self._result is None:
             code = await self._exit_code()
             # What ended because its container was being killed has no result.
-            await self._supervisor.check()
+            await self._supervisor.ping()
             if self._timer is not None and not self._timed_out:
                 self._timer.cancel()
             self._result = self._result or self._make_result(code)
@@ -266,7 +267,7 @@ async def start(
     """
     word, mark = secrets.token_hex(12), secrets.token_hex(12)
     arguments = ["sh", "-c", _WRAPPER, "sh", word, cwd, *command]
-    variables = {**env, runner.EXEC_VARIABLE: mark}
+    variables = {**env, EXEC_VARIABLE: mark}
     what = f"starting {command[0]!r}"
     try:
         made = await engine.call(
@@ -291,7 +292,7 @@ async def start(
 
 async def run(process: ExecProcess, stdin: bytes, max_output: int) -> ExecResult:
     """Feed a started command and wait for its end; a cancelled caller kills it."""
-    outputs = (runner.Output(max_output), runner.Output(max_output))
+    outputs = (Output(max_output), Output(max_output))
     feeding = asyncio.create_task(_feed(process, stdin))
     try:
         while piece := await process.next_piece():

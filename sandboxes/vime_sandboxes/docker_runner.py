@@ -2,56 +2,51 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import cache
 
-from vime_sandboxes import runner_bundle, runner_link
-from vime_sandboxes.docker_engine import Engine
+from vime_sandboxes import runner_bundle
 from vime_sandboxes.docker_stream import Stream
+from vime_sandboxes.runner_link import RunnerLink
 
 NO_PYTHON = 97
 """Exit status of process 1 when the image's Python is too old."""
+# Starts what the owner sends first on standard input (a read-only root takes no files): compiled for the same
+# Python as the owner's, and as text for any other.
+_BOOTSTRAP = f"""\
+import marshal, os, sys
+if sys.version_info < (3, 9): os._exit({NO_PYTHON})
+from _frozen_importlib_external import MAGIC_NUMBER
+os.chdir("/work")
+def take(size):
+    data = b""
+    while len(data) < size:
+        piece = os.read(0, size - len(data))
+        if not piece: os._exit(0)
+        data += piece
+    return data
+compiled, source = take(int(sys.argv.pop(1))), take(int(sys.argv.pop(1)))
+exec(marshal.loads(compiled[16:]) if compiled[:4] == MAGIC_NUMBER else compile(source, "runner", "exec"))
+"""
 
 
-def runner_source() -> bytes:
-    """What process 1 reads first, and becomes."""
-    return runner_bundle.source()
+@cache
+def _programs() -> tuple[bytes, bytes]:
+    return runner_bundle.compiled(), runner_bundle.source()
 
 
-class RunnerLink(runner_link.RunnerLink):
-    """Speaks to one such container. On the io thread only."""
+def command(*, ttl_s: float, data_bytes: int, max_processes: int, file_bytes: int) -> list[str]:
+    """What process 1 is started as; the numbers are the runner's own."""
+    sizes = (str(len(program)) for program in _programs())
+    numbers = (repr(float(ttl_s)), str(data_bytes), str(max_processes), str(file_bytes))
+    return ["python3", "-IS", "-c", _BOOTSTRAP, *sizes, *numbers]
 
-    def __init__(self, _engine: Engine, _container: str, stream: Stream, _user: str) -> None:
-        self._stream = stream
-        self._timer: asyncio.TimerHandle | None = None
-        self._reason: str | None = None
-        super().__init__(stream, stream.writer, self._lost)
 
-    async def ready(self) -> None:
-        """Wait until it can be used. Raises SandboxDead."""
-        self._stream.writer.write(runner_source())
-        await super().ready()
+def link(stream: Stream) -> RunnerLink:
+    """Send the runner to a process 1 that was started with `command`, and speak to it."""
 
-    async def check(self) -> None:
-        """Raise SandboxDead unless it answers."""
-        await self.ping()
-
-    async def extend(self, ttl_s: float) -> None:
-        """Let it end in `ttl_s` seconds. The owner keeps the time: without an owner it ends anyway."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(ttl_s, self._expire)
-
-    def close(self) -> None:
-        """Let go of it: the runner then reads end-of-file, and ends."""
-        if self._timer is not None:
-            self._timer.cancel()
-        super().close()
-
-    def _expire(self) -> None:
-        self._reason = "its time to live is over"
-        self.close()
-
-    def _lost(self, reason: str) -> str:
-        said = self._stream.errors.decode(errors="replace").strip()
-        reason = self._reason or reason
+    def worded(reason: str) -> str:
+        said = stream.errors.decode(errors="replace").strip()
         return f"{reason}; {said}" if said else reason
+
+    stream.writer.write(b"".join(_programs()))
+    return RunnerLink(stream, stream.writer, worded)

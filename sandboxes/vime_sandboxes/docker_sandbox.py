@@ -162,7 +162,7 @@ class DockerSandbox:
     async def alive(self) -> bool:
         """Whether it still answers."""
         try:
-            await self._with_box(lambda box: box.link.check())
+            await self._with_box(lambda box: box.link.ping())
         except SandboxError:
             return False
         return True

@@ -41,13 +41,13 @@ cat >"$1" && chmod "$2" "$1"
 class ShellLink:
     """Speaks to one such container. On the io thread only."""
 
-    def __init__(self, engine: Engine, container: str, stream: Stream, user: str) -> None:
+    def __init__(self, engine: Engine, container: str, stream: Stream, user: str, ttl_s: float) -> None:
         self._engine, self._container, self._stream, self._user = engine, container, stream, user
         self._lost: str | None = None
         self._answers: dict[int, asyncio.Future[None]] = {}
         self._ids = itertools.count(1)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer = asyncio.get_running_loop().call_later(ttl_s, self._expire)
         self._listening = asyncio.create_task(self._listen())
 
     async def ready(self) -> None:
@@ -108,9 +108,9 @@ class ShellLink:
         if not result.ok:
             raise _file_error(path, result.stderr)
 
-    async def check(self) -> None:
+    async def ping(self) -> None:
         """Raise SandboxDead unless it answers."""
-        await self._ask("check")
+        await self._ask("ping")
 
     async def end_tree(self, mark: str, pid: int) -> None:
         """Kill a command and all that it started."""
@@ -123,8 +123,7 @@ class ShellLink:
     async def extend(self, ttl_s: float) -> None:
         """Let it end in `ttl_s` seconds. The owner keeps the time: without an owner it ends anyway."""
         self._require()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(ttl_s, self._expire)
 
     def _expire(self) -> None:
@@ -133,8 +132,7 @@ class ShellLink:
 
     def close(self) -> None:
         """Let go of it: its process 1 then reads end-of-file, and ends."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._stream.close()
         self._listening.cancel()
         self._lose("it was closed")

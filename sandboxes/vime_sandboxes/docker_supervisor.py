@@ -20,9 +20,9 @@ class ExecSupervisor:
     """Reaches the processes of one user of a container. Nobody else may: not even root has a capability."""
 
     def __init__(
-        self, engine: Engine, container: str, user: str, check: Callable[[], Awaitable[None]]
+        self, engine: Engine, container: str, user: str, ping: Callable[[], Awaitable[None]]
     ) -> None:
-        self._engine, self._container, self._user, self._check = engine, container, user, check
+        self._engine, self._container, self._user, self._ping = engine, container, user, ping
 
     async def end_tree(self, mark: str, pid: int) -> None:
         """Kill a command and all that it started."""
@@ -32,9 +32,9 @@ class ExecSupervisor:
         """Signal one process."""
         await self._ask(f"0 signal {number} {pid}\n")
 
-    async def check(self) -> None:
+    async def ping(self) -> None:
         """Raise SandboxDead when the container is gone."""
-        await self._check()
+        await self._ping()
 
     async def _ask(self, line: str) -> None:
         what = "ending a command"
