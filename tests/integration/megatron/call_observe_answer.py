@@ -3,7 +3,7 @@
 An episode: `[BOS key]`, the policy samples three tokens (right: `CALL key END`), the env answers
 `[OBS value]` with the value that its table holds for the *sampled* key, the policy samples three more
 (right: `ANS value END`). Every group has a table of its own, so the value comes from the observation alone:
-a policy that cannot see it stops at a reward of 0.6.
+a policy that cannot see it stops at a reward of 0.6. Chance gives 0.02; 0.4 is the form alone.
 
 Runs as a process of its own: `python call_observe_answer.py <variant> <seed> <max updates>` prints one JSON
 line. Everything between sampling and the optimizer is the real path: token log, episode, batch, trainer.
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 BOS, CALL, ANS, END, OBS = range(1, 6)
-NUM_KEYS = 4
+NUM_KEYS = 10
 FIRST_KEY = 6
 FIRST_VALUE = FIRST_KEY + NUM_KEYS
 VOCAB_SIZE = FIRST_VALUE + NUM_KEYS
@@ -52,10 +52,15 @@ class Played:
 
 
 def make_model(folder: Path, seed: int) -> None:
+    """A Qwen2 of two layers.
+
+    Weights as large as PyTorch's own layers begin with (three times that for the layers' matrices): with the
+    0.02 of large models attention starts too even to pick out one token, and the key is not found in time.
+    """
     import torch
     import transformers
 
-    config = transformers.LlamaConfig(
+    config = transformers.Qwen2Config(
         vocab_size=VOCAB_SIZE,
         hidden_size=64,
         intermediate_size=192,
@@ -63,11 +68,17 @@ def make_model(folder: Path, seed: int) -> None:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=16,
-        initializer_range=0.02,
-        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10.0},
+        tie_word_embeddings=False,
     )
     torch.manual_seed(seed)
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    model = transformers.Qwen2ForCausalLM(config)
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
+            module.reset_parameters()
+            if "layers" in name:
+                module.weight.data *= 3
+    model.save_pretrained(folder)
 
 
 def sample_three(trainer: Any, rows: np.ndarray, *, greedy: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -204,7 +215,9 @@ def learn(variant: str, seed: int, max_updates: int, folder: Path) -> dict[str, 
     make_model(folder, seed)
     loss = LossConfig(entropy_coef=0.01)
     trainer = MegatronTrainer(
-        MegatronConfig(hf_checkpoint=str(folder), lr=2e-3, clip_grad=1.0, seed=seed, loss=loss)
+        MegatronConfig(
+            hf_checkpoint=str(folder), lr=1.25e-3, adam_beta2=0.95, clip_grad=1.0, seed=seed, loss=loss
+        )
     )
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,19 @@ def learn(variant: str, max_updates: int, seed: int = 0) -> dict[str, Any]:
 
 
 def test_success_goes_from_nothing_to_nearly_always():
-    for seed in range(3):  # which seed explores well depends on rounding, hence on the machine
-        found = learn("real", 400, seed)
-        if found["success"] >= 0.98:
-            break
-    assert found["rewards"][0] < 0.1
-    assert found["success"] >= 0.98, found
-    # The sampler is the trainer's own model: the log-probs of both differ by rounding only.
-    assert found["max_rollout_train_logprob_diff"] < 1e-4
+    """Two seeds out of at most four; which ones explore in time depends on rounding."""
+    solved: list[dict[str, Any]] = []
+    for seeds in ((0, 1), (2, 3)):
+        with ThreadPoolExecutor() as pool:
+            found = list(pool.map(lambda seed: learn("real", 600, seed), seeds))
+        for run in found:
+            assert run["rewards"][0] < 0.1
+            # The sampler is the trainer's own model: the log-probs of both differ by rounding only.
+            assert run["max_rollout_train_logprob_diff"] < 1e-4
+        solved += [run for run in found if run["success"] >= 0.98]
+        if len(solved) >= 2:
+            return
+    raise AssertionError(f"solved by {len(solved)} of 4 seeds only")
 
 
 def test_rewards_of_other_episodes_teach_nothing():
