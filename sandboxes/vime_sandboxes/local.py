@@ -81,6 +81,7 @@ class LocalSandboxProvider:
     ) -> LocalSandbox:
         # More at once than there are cores would only make each of them slow.
         self._slots = self._slots or asyncio.Semaphore(2 * (os.cpu_count() or 1))
+        labels = {"vime.owner": local_marks.owner(), **labels}
         sandbox = LocalSandbox(spec, labels, lambda s: self._open.pop(s.id, None))
         async with self._slots:
             await sandbox.open(snapshot)

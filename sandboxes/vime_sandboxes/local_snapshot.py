@@ -10,14 +10,16 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
+import socket
 from functools import cache
 from pathlib import Path
 
 from vime_agents.errors import SandboxUnavailable
 from vime_agents.sandbox import Sandbox, Snapshot
 from vime_sandboxes import transfer
+from vime_sandboxes.local_marks import start_time
 
-_SUFFIX = ".local-snapshot.tar"
+_SUFFIX = ".snapshot.tar"
 
 
 def folder() -> Path:
@@ -30,10 +32,13 @@ def folder() -> Path:
 async def take(sandbox: Sandbox, path: str) -> Snapshot:
     """Keep the folder `path` of `sandbox`. Raises as `Sandbox.download` does."""
     place = folder()
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SandboxUnavailable(f"no place for snapshots: {error}; set VIME_AGENTS_STATE") from error
     _remove_orphans_once(place)
     file = place / f"{_owner()}-{secrets.token_hex(8)}{_SUFFIX}"
-    size = await transfer.pack(sandbox, path, file)
+    size = await transfer.pack(sandbox, path, file, max_bytes=sandbox.spec.memory_mb << 20)
     _mine(os.getpid()).add(file)
     return Snapshot(id=str(file), spec=sandbox.spec, size_bytes=size)
 
@@ -75,25 +80,21 @@ def _remove_orphans_once(place: Path) -> None:
 
 
 def remove_orphans(place: Path) -> None:
-    """Remove what processes that no longer live left, whole or half-written."""
+    """Remove what processes of this host that no longer live left, whole or half-written."""
     for file in place.glob(f"*{_SUFFIX}*"):
-        pid, _, start = file.name.lstrip(".").partition("-")[0].partition("_")
-        if pid.isdigit() and _start_time(int(pid)) != start:
+        host, boot, pid, start = (file.name.lstrip(".").rsplit("-", 4) + [""] * 4)[:4]
+        if host != socket.gethostname() or not pid.isdigit() or not start.isdigit():
+            continue  # a folder that several machines share
+        if (boot, start_time(int(pid))) != (_boot(), int(start)):
             file.unlink(missing_ok=True)
 
 
 def _owner() -> str:
-    return f"{os.getpid()}_{_start_time(os.getpid())}"
+    return f"{socket.gethostname()}-{_boot()}-{os.getpid()}-{start_time(os.getpid())}"
 
 
-def _start_time(pid: int) -> str | None:
-    """Boot and moment of its start, which no other process of this number has; None: there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{boot[:8]}.{stat.rpartition(')')[2].split()[19]}"
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip().replace("-", "")
 
 
 def _state_home() -> Path:

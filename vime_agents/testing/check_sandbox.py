@@ -20,11 +20,18 @@ from vime_agents.errors import (
     SandboxError,
     SandboxFileNotFound,
 )
-from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
-from vime_agents.testing import sandbox_isolation
-from vime_agents.testing.sandbox_kit import CHECKS, check, expect, opened, python
+from vime_agents.sandbox import SandboxProvider, SandboxSpec
+from vime_agents.testing import sandbox_isolation, sandbox_lifetime, sandbox_processes, sandbox_trees
+from vime_agents.testing.sandbox_kit import CHECKS, check, expect, opened, processes_with, python
 
-__all__ = ["CHECKS", "check_sandbox", "sandbox_isolation"]
+__all__ = [
+    "CHECKS",
+    "check_sandbox",
+    "sandbox_isolation",
+    "sandbox_lifetime",
+    "sandbox_processes",
+    "sandbox_trees",
+]
 
 
 async def check_sandbox(provider: SandboxProvider, spec: SandboxSpec | None = None) -> None:
@@ -41,20 +48,6 @@ async def check_sandbox(provider: SandboxProvider, spec: SandboxSpec | None = No
             failures.append(f"{name}: {error!r}")
     if failures:
         raise ContractError(f"{provider.name}: {len(failures)} broken promises\n  " + "\n  ".join(failures))
-
-
-async def _processes_with(sandbox: Sandbox, mark: str) -> int:
-    """How many processes inside have `mark` in their command line."""
-    program = (
-        "import os, sys\n"
-        "def line(p):\n"
-        "    try: return open(f'/proc/{p}/cmdline','rb').read()\n"
-        "    except OSError: return b''\n"
-        "mark = sys.stdin.buffer.read()\n"
-        "print(sum(mark in line(p) for p in os.listdir('/proc') if p.isdigit()))\n"
-    )
-    result = await sandbox.exec(["python3", "-IS", "-c", program], stdin=mark.encode())
-    return int(result.text)
 
 
 # --------------------------------------------------------------------------------------- commands
@@ -149,7 +142,7 @@ async def background_children_do_not_stall(provider: SandboxProvider, spec: Sand
             ["sh", "-c", f"python3 -c 'import time; time.sleep(600)' {mark} & echo started"], timeout_s=60
         )
         expect(not result.timed_out and result.stdout == b"started\n", "an answer at once", result)
-        alive = await _processes_with(sandbox, mark)
+        alive = await processes_with(sandbox, mark)
         expect(alive >= 1, "the background child lives on", alive)
 
 
@@ -178,7 +171,7 @@ async def timeouts_kill_the_tree(provider: SandboxProvider, spec: SandboxSpec) -
             result = await python(sandbox, program, mark, kind, timeout_s=1.0)
             expect(result.timed_out and result.exit_code is None, "timed out", result)
             expect(result.stdout.startswith(b"up"), "output so far is kept", result)
-            left = await _processes_with(sandbox, mark)
+            left = await processes_with(sandbox, mark)
             expect(left == 0, f"no process left of the time-out ({kind})", left)
 
 
@@ -213,7 +206,7 @@ async def cancelled_commands_are_killed(provider: SandboxProvider, spec: Sandbox
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         async with asyncio.timeout(20):
-            while await _processes_with(sandbox, mark):
+            while await processes_with(sandbox, mark):
                 pass
 
 

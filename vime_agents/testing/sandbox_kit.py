@@ -38,3 +38,26 @@ def expect(condition: bool, promise: str, seen: object) -> None:
 async def python(sandbox: Sandbox, program: str, *arguments: str, timeout_s: float = 30.0) -> ExecResult:
     """Run a program text by the python3 inside."""
     return await sandbox.exec(["python3", "-IS", "-c", program, *arguments], timeout_s=timeout_s)
+
+
+async def processes_with(sandbox: Sandbox, mark: str) -> int:
+    """How many processes inside have `mark` in their command line."""
+    program = (
+        "import os, sys\n"
+        "def line(p):\n"
+        "    try: return open(f'/proc/{p}/cmdline','rb').read()\n"
+        "    except OSError: return b''\n"
+        "mark = sys.stdin.buffer.read()\n"
+        "print(sum(mark in line(p) for p in os.listdir('/proc') if p.isdigit()))\n"
+    )
+    result = await sandbox.exec(["python3", "-IS", "-c", program], stdin=mark.encode())
+    return int(result.text)
+
+
+async def raises(error: type[BaseException], what: str, call: Awaitable[object]) -> None:
+    """Fail unless awaiting `call` raises `error`."""
+    try:
+        seen = await call
+    except error:
+        return
+    raise ContractError(f"{what} raises {error.__name__}; saw {seen!r:.300}")

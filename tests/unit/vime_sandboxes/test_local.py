@@ -152,7 +152,7 @@ async def test_killed_runner_is_a_dead_sandbox_and_never_a_result(sandbox) -> No
 
 async def test_commands_cannot_kill_or_read_the_runner(sandbox) -> None:
     script = (
-        "kill -9 1; kill -STOP 1; kill -INT 1; kill -TERM 1; "
+        "for n in $(seq 1 64); do kill -$n 1 2>/dev/null; done; "
         "cat /proc/1/environ /proc/1/mem /proc/1/fd/0; ls /proc/1/fd"
     )
     result = await sandbox.exec(["sh", "-c", script])
