@@ -32,6 +32,8 @@ from vime_sandboxes.docker_supervisor import ExecSupervisor, supervisor_source
 
 MOVED = "-until-"
 """Between a sandbox's id and the time that its end was moved to, in the name of its container."""
+_EVENTS_TIMEOUT_S = 2.0
+_POLL_S = 0.02
 READY_TIMEOUT_S = 60.0
 _OOM_FILES = ("/sys/fs/cgroup/memory/memory.oom_control", "/sys/fs/cgroup/memory.events")
 _MAX_CGROUP_FILE = 1 << 16
@@ -156,7 +158,7 @@ class Box:
 
     async def exit_code(self) -> int | None:
         """How its process 1 ended; None when that is not known."""
-        codes = _exit_codes(await self._engine.call("what happened", self._events))
+        codes = _exit_codes(await self._events())
         return int(codes[-1]) if codes else None
 
     async def diagnose(self, reason: str) -> SandboxError:
@@ -173,7 +175,7 @@ class Box:
         who = f"sandbox {self._name}"
         text = f"{who} is gone: {reason}"
         try:
-            events = await self._engine.call("what happened", self._events)
+            events = await self._events()
         except SandboxError as error:
             return SandboxUnreachable(
                 f"the connection to {who} broke, and whether it lives is not known: {error}"
@@ -183,9 +185,22 @@ class Box:
             return SandboxOutOfMemory(f"{text}; memory ran out")
         return SandboxDead(f"{text}; its process 1 ended with status {codes[-1]}" if codes else text)
 
-    def _events(self, client: Any) -> list[dict[str, Any]]:
-        span = {"since": f"{self._started - 60:.9f}", "until": f"{time.time():.9f}"}
-        return list(client.events(**span, filters={"container": self.container}, decode=True))
+    async def _events(self) -> list[dict[str, Any]]:
+        """What the daemon remembers of it; waits a little for the end of its process 1 to be among that."""
+
+        def read(client: Any) -> list[dict[str, Any]]:
+            span = {"since": f"{self._started - 60:.9f}", "until": f"{time.time():.9f}"}
+            return list(client.events(**span, filters={"container": self.container}, decode=True))
+
+        found: list[dict[str, Any]] = []
+        try:
+            async with asyncio.timeout(_EVENTS_TIMEOUT_S):
+                while not _exit_codes(found):
+                    found = await self._engine.call("what happened", read)
+                    await asyncio.sleep(_POLL_S)
+        except TimeoutError:  # it still runs, or the daemon's clock is behind ours
+            return found
+        return found
 
 
 def _exit_codes(events: Sequence[Mapping[str, Any]]) -> list[str]:

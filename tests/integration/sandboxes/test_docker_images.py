@@ -14,6 +14,7 @@ from vime_agents.sandbox import SandboxSpec
 from vime_agents.testing.check_sandbox import CHECKS
 from vime_sandboxes.docker import DockerSandboxProvider
 from vime_sandboxes.docker_image import content_tag
+from vime_sandboxes.docker_runner import NO_PYTHON
 
 pytestmark = pytest.mark.integration
 
@@ -55,6 +56,27 @@ async def test_the_time_limit_kills_a_tree_also_without_python(
     left = await sandbox.exec(["sh", "-c", "ps | grep '[s]leep 60'"])
     # What clears its environment and loses its parent cannot be found without a runner.
     assert [line for line in left.text.splitlines() if "602" not in line] == []
+
+
+async def test_a_fork_bomb_without_python_is_ended_at_its_time_limit(
+    docker_provider: DockerSandboxProvider, busybox_spec: SandboxSpec
+) -> None:
+    sandbox = await docker_provider.create(replace(busybox_spec, max_processes=20))
+    bomb = await sandbox.exec(["sh", "-c", "b() { b | b & }; b; sleep 600"], timeout_s=1.0)
+    assert not bomb.ok
+    after = await sandbox.exec(["sh", "-c", "echo $(echo alive)"])
+    assert after.text == "alive\n"
+
+
+async def test_a_python_that_is_too_old_counts_as_none(
+    docker_provider: DockerSandboxProvider, tmp_path: Path
+) -> None:
+    folder = docker_daemon.busybox_context(tmp_path / "old")
+    (folder / "python3").write_text(f"#!/bin/sh\nexit {NO_PYTHON}\n")
+    (folder / "python3").chmod(0o755)
+    (folder / "Dockerfile").write_text((folder / "Dockerfile").read_text() + "COPY python3 /bin/python3\n")
+    sandbox = await docker_provider.create(SandboxSpec(backend="docker", build=str(folder)))
+    assert (await sandbox.exec(["echo", "works"])).text == "works\n"
 
 
 async def test_a_folder_is_built_once_however_many_ask(
