@@ -27,6 +27,7 @@ _BUILT_IN = {
     },
     SANDBOXES_GROUP: {
         "docker": "vime_sandboxes.docker:DockerSandboxProvider",
+        "e2b": "vime_sandboxes.e2b:E2BSandboxProvider",
         "local": "vime_sandboxes.local:LocalSandboxProvider",
     },
 }

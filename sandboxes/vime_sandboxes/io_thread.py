@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+_running: set[Future[Any]] = set()
+"""The loop itself does not hold on to what it runs: work that nobody waits for would be collected midway."""
+
 
 @cache
 def io_loop() -> asyncio.AbstractEventLoop:
@@ -31,8 +34,11 @@ os.register_at_fork(after_in_child=io_loop.cache_clear)
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Start a coroutine on the thread."""
-    return asyncio.run_coroutine_threadsafe(coroutine, io_loop())
+    """Start a coroutine on the thread. It goes on though nobody waits for it."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, io_loop())
+    _running.add(future)
+    future.add_done_callback(_running.discard)
+    return future
 
 
 async def on_io_thread(coroutine: Coroutine[Any, Any, T]) -> T:

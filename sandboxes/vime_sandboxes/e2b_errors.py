@@ -1,0 +1,141 @@
+"""What E2B's client raises -> our errors, and which of its calls are tried again.
+
+A call of the control plane is repeated, within a deadline, when the service refused it (too many requests, a
+fault of its own) or could not be reached. What runs a program is never repeated: it may have started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
+
+import e2b
+import httpx
+from connectrpc.errors import ConnectError
+from e2b.envd.rpc import handle_rpc_exception
+from e2b.exceptions import SandboxNotFoundException, SandboxNotRunningException, SandboxUnreachableException
+
+from vime_agents.errors import (
+    SandboxBackendError,
+    SandboxDead,
+    SandboxDiskFull,
+    SandboxError,
+    SandboxFileNotFound,
+    SandboxPermissionError,
+    SandboxTimeout,
+    SandboxUnavailable,
+    SandboxUnreachable,
+    SandboxUnsupported,
+)
+
+T = TypeVar("T")
+
+CONTROL_DEADLINE_S = 60.0
+"""For one control-plane call, with all of its repetitions."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_SERVICE_ERRORS = (
+    e2b.SandboxException,
+    e2b.AuthenticationException,
+    e2b.ServiceBusyException,
+    httpx.HTTPError,
+    ConnectError,
+    ValueError,  # an answer that is not JSON, of a proxy between
+)
+
+
+def translate(error: Exception, what: str) -> SandboxError:
+    """One of ours. The order matters: several of E2B's are subclasses of its time-out."""
+    if isinstance(error, ConnectError):
+        known = handle_rpc_exception(error)
+        if isinstance(known, asyncio.CancelledError):  # the library hides the caller's cancellation
+            raise known
+        error = known
+    text = f"{what}: {error}"
+    if isinstance(error, SandboxNotRunningException | SandboxNotFoundException):
+        return SandboxDead(text)
+    if isinstance(error, SandboxUnreachableException):
+        return SandboxUnreachable(text)
+    if isinstance(error, e2b.TimeoutException | httpx.TimeoutException | TimeoutError):
+        return SandboxTimeout(f"{what}: no answer in time: {error}", limit=what)
+    if isinstance(error, e2b.AuthenticationException) and "invalid username" in str(error):
+        return SandboxUnsupported(text)
+    if isinstance(error, e2b.AuthenticationException):
+        return SandboxUnavailable(f"{text}. Set E2B_API_KEY to a key of https://e2b.dev/dashboard?tab=keys")
+    if isinstance(error, e2b.FileNotFoundException):
+        return SandboxFileNotFound(text)
+    if isinstance(error, e2b.NotEnoughSpaceException):
+        return SandboxDiskFull(text)
+    status = getattr(error, "status_code", None)
+    if status == 403:
+        return SandboxPermissionError(text)
+    if isinstance(error, httpx.TransportError):
+        return SandboxUnreachable(text)
+    return SandboxBackendError(text)
+
+
+def translate_creation(error: Exception, template: str) -> SandboxError:
+    """Of a refused creation: what asking again does not change is told apart."""
+    status = getattr(error, "status_code", None)
+    if status == 404 or isinstance(error, e2b.NotFoundException):
+        return SandboxUnsupported(f"E2B has no template {template!r}: {error}")
+    if status in (400, 403, 422):
+        return SandboxUnsupported(f"E2B refuses a sandbox of template {template!r}: {error}")
+    return translate(error, f"creating a sandbox of template {template!r}")
+
+
+@contextlib.contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of E2B's client leave the block as ours."""
+    try:
+        yield
+    except _SERVICE_ERRORS as error:
+        raise translate(error, what) from error
+
+
+def may_be_repeated(error: Exception, *, idempotent: bool) -> bool:
+    """Whether the call was refused, or never arrived; or, for an idempotent one, may not have arrived."""
+    if isinstance(error, e2b.RateLimitException | e2b.ServiceBusyException):
+        return True
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return True
+    if isinstance(error, httpx.TransportError | ValueError):
+        return idempotent
+    status = getattr(error, "status_code", None)
+    return idempotent and isinstance(status, int) and status >= 500
+
+
+async def control(
+    call: Callable[[], Awaitable[T]],
+    what: str,
+    *,
+    idempotent: bool = True,
+    deadline_s: float = CONTROL_DEADLINE_S,
+    translation: Callable[[Exception], SandboxError] | None = None,
+) -> T:
+    """Do a control-plane call, again while that may help, with growing random pauses.
+
+    E2B's client itself repeats what is refused a few times first, and heeds Retry-After.
+
+    Raises:
+        SandboxTimeout: the deadline passed in the middle of a call. SandboxError: as `translation` says.
+    """
+    end, pause_s = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            async with asyncio.timeout(max(end - time.monotonic(), 0.0)):
+                return await call()
+        except TimeoutError as error:
+            raise SandboxTimeout(
+                f"{what}: no answer in {deadline_s:g} s", limit=what, limit_s=deadline_s, elapsed_s=deadline_s
+            ) from error
+        except _SERVICE_ERRORS as error:
+            wait_s = pause_s * random.uniform(0.5, 1.0)
+            again = may_be_repeated(error, idempotent=idempotent) and time.monotonic() + wait_s < end
+            if not again:
+                raise (translation or (lambda e: translate(e, what)))(error) from error
+        await asyncio.sleep(wait_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
