@@ -9,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vime_agents.errors import SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
-from vime_sandboxes import docker_container
+from vime_sandboxes import docker_container, ownership
 from vime_sandboxes.docker_box import MOVED, Box, start_box
 from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import Engine
@@ -29,7 +27,6 @@ from vime_sandboxes.io_thread import on_io_thread, submit
 
 NAME_LABEL = "vime.sandbox"
 """Its value is the container's own name: a label alone could come with an image."""
-OWNER_LABEL, EXPIRES_LABEL = "vime.owner", "vime.expires"
 _STATES = {"created": "creating", "restarting": "running", "running": "running", "paused": "paused"}
 
 
@@ -120,7 +117,11 @@ class DockerSandboxProvider:
 
     def marks(self, sandbox: DockerSandbox, name: str) -> dict[str, str]:
         """The labels of something that is made for `sandbox` and is called `name`."""
-        own = {NAME_LABEL: name, OWNER_LABEL: _owner(), EXPIRES_LABEL: f"{sandbox.expires_at:.0f}"}
+        own = {
+            NAME_LABEL: name,
+            ownership.OWNER: ownership.owner(),
+            ownership.EXPIRES: f"{sandbox.expires_at:.0f}",
+        }
         return {**sandbox.labels, **own}
 
     async def start(self, sandbox: DockerSandbox, image: Image) -> Box:
@@ -155,7 +156,7 @@ def _info(container: Mapping[str, Any]) -> SandboxInfo | None:
     own, until, moved = container["Names"][0].removeprefix("/").partition(MOVED)
     if own != name:
         return None  # somebody's own container, of an image that was made of a sandbox
-    expires = moved if until else labels.get(EXPIRES_LABEL, "")
+    expires = moved if until else labels.get(ownership.EXPIRES, "")
     return SandboxInfo(
         id=name,
         backend="docker",
@@ -164,9 +165,3 @@ def _info(container: Mapping[str, Any]) -> SandboxInfo | None:
         expires_at=float(expires) if expires.isdigit() else None,
         state=_STATES.get(container["State"], "exited"),
     )
-
-
-def _owner() -> str:
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    start_time = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
-    return f"{socket.gethostname()}:{boot_id}:{os.getpid()}:{start_time}"
