@@ -123,9 +123,7 @@ async def test_cancelled_creation_leaves_nothing(provider) -> None:
         await asyncio.sleep(delay_s)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    async with asyncio.timeout(20):
-        while (len(os.listdir("/proc/self/fd")), children()) != before:
-            await asyncio.sleep(0.01)
+    await no_more_than(*before)
 
 
 async def test_cancelled_close_goes_on(provider, sandbox) -> None:

@@ -233,6 +233,7 @@ def test_a_start_that_was_killed_before_its_config_can_be_repeated(path):
     start(path).close()
     (path / "config.yaml").unlink()
     start(path).close()
+    assert (path / "config.yaml").exists()
 
 
 def test_a_folder_of_something_else_is_not_taken(path):
