@@ -122,6 +122,8 @@ class TarReader:
 
     def _begin(self, header: bytes) -> None:
         if not any(header):
+            if self._overrides:
+                raise SandboxError("the archive ends in the middle")
             self.ended = True
             return
         if _number(header[148:156]) != sum(header) - sum(header[148:156]) + 8 * ord(" "):
@@ -188,9 +190,11 @@ def _extended(data: bytes) -> dict[str, bytes]:
     while data:
         length, _, _ = data.partition(b" ")
         size = _decimal(length)
+        if not len(length) < size <= len(data):
+            raise SandboxError("the archive has a malformed extended header")
         record, data = data[len(length) + 1 : size], data[size:]
         key, equals, value = record.partition(b"=")
-        if not equals or not value.endswith(b"\n") or size <= len(length):
+        if not equals or not value.endswith(b"\n"):
             raise SandboxError("the archive has a malformed extended header")
         if key.startswith(b"GNU.sparse"):
             raise SandboxError("the archive has a sparse file")

@@ -43,7 +43,7 @@ _UNPACK = (
 )
 _UNPACK_PYTHON = """\
 import os, sys, tarfile
-tarfile.TarFile.chown = lambda *_: None
+tarfile.TarFile.chown = lambda *_, **__: None
 os.makedirs(sys.argv[1], exist_ok=True)
 try:
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as tar:

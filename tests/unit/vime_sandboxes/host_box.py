@@ -53,7 +53,9 @@ class HostProcess:
     async def kill(self, signal: int = 9) -> None:
         if self._process.returncode is None:
             os.killpg(self._process.pid, signals.Signals(signal))
-            await self._process.wait()
+        # `wait` waits for the pipes too, and nobody reads them any more.
+        getattr(self._process, "_transport").close()  # noqa: B009
+        await self._process.wait()
 
 
 class HostBox:
@@ -71,15 +73,21 @@ class HostBox:
         )
         if program is None:
             raise CommandNotFound(command[0])
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *command[1:],
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=cwd or self.folder,
-            env={"PATH": self.path, **(env or {})},
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                program,
+                *command[1:],
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=cwd or self.folder,
+                env={"PATH": self.path, **(env or {})},
+                start_new_session=True,
+            )
         )
-        self.spawned.append(HostProcess(process))
+        try:
+            self.spawned.append(HostProcess(await asyncio.shield(starting)))
+        except asyncio.CancelledError:
+            await HostProcess(await starting).kill()
+            raise
         return self.spawned[-1]
