@@ -17,7 +17,7 @@ from functools import cache
 
 from vime_agents.errors import SandboxDead, SandboxUnavailable, SandboxUnsupported
 from vime_agents.sandbox import SandboxSpec
-from vime_sandboxes import limits, local_marks, profile, runner_bundle
+from vime_sandboxes import limits, local_marks, profile, runner_bundle, seccomp
 from vime_sandboxes.runner_frames import CHUNK
 from vime_sandboxes.runner_link import RunnerLink
 
@@ -54,6 +54,7 @@ class BoxProcess:
         """Which limits hold."""
         found = {"filesystem", "file_size", "open_files", "processes", "disk", "ttl"}
         found.add("memory" if "memory" in self.group.controllers else "memory_per_process")
+        found |= {"syscalls"} if seccomp.program() is not None else set()
         found |= {"cpus"} if spec.cpus is not None else set()
         return frozenset(found if spec.network is True else found | {"network"})
 
@@ -95,8 +96,15 @@ async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -
     """
     info_read, info_write = os.pipe()
     block_read, block_write = os.pipe()
-    data = [_memory_file(b) for b in (runner_bundle.compiled(), profile.PASSWD, profile.GROUP)]
-    fds = profile.Descriptors(info_write, block_read, *data)
+    refused = seccomp.program()
+    fds = profile.Descriptors(
+        info=info_write,
+        block=block_read,
+        runner=_memory_file(runner_bundle.compiled()),
+        passwd=_memory_file(profile.PASSWD),
+        group=_memory_file(profile.GROUP),
+        seccomp=None if refused is None else _memory_file(refused),
+    )
     try:
         box = _spawn(spec, local_marks.mark(sandbox_id, labels), fds)
     except BaseException:

@@ -143,10 +143,13 @@ class Descriptors:
     runner: int
     passwd: int
     group: int
+    seccomp: int | None
+    """A filter of system calls; None: this machine's processor has none."""
 
     def all(self) -> tuple[int, ...]:
         """Every number."""
-        return (self.info, self.block, self.runner, self.passwd, self.group)
+        filters = () if self.seccomp is None else (self.seccomp,)
+        return (self.info, self.block, self.runner, self.passwd, self.group, *filters)
 
 
 PASSWD = f"{USER}:x:{INNER_ID}:{INNER_ID}:sandbox:{WORKDIR}:/bin/sh\n".encode()
@@ -162,6 +165,7 @@ def bwrap_arguments(spec: SandboxSpec, python: Interpreter, fds: Descriptors) ->
     for name, value in environment(spec, python).items():
         out += ["--setenv", name, value]
     out += ["--info-fd", str(fds.info), "--block-fd", str(fds.block)]
+    out += [] if fds.seccomp is None else ["--seccomp", str(fds.seccomp)]
     out += _system_mounts(spec, python)
     out += ["--ro-bind-data", str(fds.passwd), "/etc/passwd", "--ro-bind-data", str(fds.group), "/etc/group"]
     out += ["--ro-bind-data", str(fds.runner), RUNNER_PATH]
