@@ -1,8 +1,8 @@
 """Sandboxes on this machine: one bubblewrap each, with a runner inside that answers in milliseconds.
 
 What holds is in `Sandbox.enforced`: filesystem, network, processes, file_size, disk, open_files, ttl,
-syscalls (on processors that `seccomp` knows), cpus (when asked for), and memory (the sum of all processes) or,
-where no control group can be made, memory_per_process.
+syscalls (on processors that `seccomp` knows), cpus (when asked for), and memory (the sum of all processes)
+or, where no control group can be made, memory_per_process.
 """
 
 from __future__ import annotations
