@@ -29,6 +29,7 @@ _BUILT_IN = {
         "docker": "vime_sandboxes.docker:DockerSandboxProvider",
         "e2b": "vime_sandboxes.e2b:E2BSandboxProvider",
         "local": "vime_sandboxes.local:LocalSandboxProvider",
+        "unsafe": "vime_sandboxes.unsafe:UnsafeProvider",
     },
 }
 

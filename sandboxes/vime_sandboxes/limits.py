@@ -93,16 +93,19 @@ def make_control_group(
     *,
     memory_mb: int,
     max_processes: int,
+    spare_processes: int = 8,
     cpus: float | None = None,
     mounts: str | None = None,
 ) -> ControlGroup:
     """Make groups for what this machine allows; `mounts` stands in for /proc/mounts.
 
-    `cpus`: seconds of processor time per second; None: no limit, and no group for one.
+    `spare_processes`: room for the runner, and for it to start a command (which then fails by itself, at a
+    limit of its own) when the inside is full. `cpus`: seconds of processor time per second; None: no limit,
+    and no group for one.
     """
     folders: dict[str, Path] = {}
-    # + 8: the runner must be able to start a command (which then fails by itself) when the inside is full
-    values = {"memory": str((memory_mb + RUNNER_MB) << 20), "pids": str(max_processes + 8), "cpuacct": ""}
+    pids = str(max_processes + spare_processes)
+    values = {"memory": str((memory_mb + RUNNER_MB) << 20), "pids": pids, "cpuacct": ""}
     if cpus is not None:
         values["cpu"] = str(round(cpus * _CPU_PERIOD_US))
     for controller, parents in _parents(mounts).items():

@@ -23,6 +23,7 @@ class LocalSandboxProvider:
     """Makes local sandboxes; see `vime_agents.sandbox.SandboxProvider`."""
 
     name = "local"
+    sandbox_class: type[LocalSandbox] = LocalSandbox
 
     def __init__(self) -> None:
         self._open: dict[str, LocalSandbox] = {}
@@ -36,7 +37,7 @@ class LocalSandboxProvider:
         finally:
             await sandbox.close()
         if not result.ok:
-            raise SandboxError(f"`true` ended with {result.ended_by} in a local sandbox")
+            raise SandboxError(f"`true` ended with {result.ended_by} in a sandbox of backend {self.name}")
 
     async def create(
         self,
@@ -49,7 +50,7 @@ class LocalSandboxProvider:
 
         With a `snapshot`, the spec's files and setup are not repeated: the snapshot has what they made.
         """
-        _check(spec)
+        self._check(spec)
         file = None if snapshot is None else local_snapshot.find(snapshot)
         future = submit(self._create(spec, labels or {}, file))
         try:
@@ -66,11 +67,11 @@ class LocalSandboxProvider:
 
     async def list(self) -> Sequence[SandboxInfo]:
         """Every local sandbox on this machine, of any process whose commands can be seen."""
-        return await asyncio.to_thread(local_marks.find)
+        return await asyncio.to_thread(local_marks.find, self.name)
 
     async def remove(self, sandbox_id: str) -> None:
         """End a sandbox of any owner. Raises PermissionError when it is another user's."""
-        await asyncio.to_thread(local_marks.remove, sandbox_id)
+        await asyncio.to_thread(local_marks.remove, self.name, sandbox_id)
 
     async def aclose(self) -> None:
         """Close everything that this provider made."""
@@ -82,14 +83,18 @@ class LocalSandboxProvider:
         # More at once than there are cores would only make each of them slow.
         self._slots = self._slots or asyncio.Semaphore(2 * (os.cpu_count() or 1))
         labels = {"vime.owner": local_marks.owner(), **labels}
-        sandbox = LocalSandbox(spec, labels, lambda s: self._open.pop(s.id, None))
+        sandbox = self.sandbox_class(spec, labels, lambda s: self._open.pop(s.id, None))
         async with self._slots:
             await sandbox.open(snapshot)
         self._open[sandbox.id] = sandbox
         return sandbox
 
+    def _check(self, spec: SandboxSpec) -> None:
+        check(spec)
 
-def _check(spec: SandboxSpec) -> None:
+
+def check(spec: SandboxSpec) -> None:
+    """Refuse what no backend on this machine's processes can give. Raises ConfigError, SandboxUnsupported."""
     if spec.image is not None or spec.build is not None:
         raise SandboxUnsupported(
             f"the local backend runs no images, got image={spec.image!r}, build={spec.build!r}; use None or "

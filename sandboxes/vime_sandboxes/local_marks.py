@@ -15,7 +15,7 @@ from typing import Any
 
 from vime_agents.sandbox import SandboxInfo
 
-_NAME = "vime-sandbox"
+_NAME = b"vime-sandbox "
 _MAX_LABEL = 300
 _REMOVE_TIMEOUT_S = 10.0
 
@@ -35,28 +35,30 @@ def start_time(pid: int) -> int | None:
     return int(stat.rpartition(")")[2].split()[19])
 
 
-def mark(sandbox_id: str, labels: Mapping[str, str]) -> str:
-    """The name of the process of a sandbox. Every user of the machine can see it: only our own labels."""
+def mark(backend: str, sandbox_id: str, labels: Mapping[str, str]) -> str:
+    """An argument of the process of a sandbox. Every user of the machine can see it: only our own labels."""
     shown = {k: v for k, v in labels.items() if k.startswith("vime.") and len(v) <= _MAX_LABEL}
-    return f"{_NAME} {json.dumps({'id': sandbox_id, 'labels': shown, 'created_at': time.time()})}"
+    found = {"id": sandbox_id, "backend": backend, "labels": shown, "created_at": time.time()}
+    return _NAME.decode() + json.dumps(found)
 
 
-def find() -> list[SandboxInfo]:
-    """Every local sandbox that is in sight."""
+def find(backend: str) -> list[SandboxInfo]:
+    """Every sandbox of one of the backends of this machine's processes that is in sight."""
     return [
-        SandboxInfo(id=m["id"], backend="local", labels=m["labels"], created_at=m["created_at"])
+        SandboxInfo(id=m["id"], backend=backend, labels=m["labels"], created_at=m["created_at"])
         for _, m in _outer_processes()
+        if m["backend"] == backend
     ]
 
 
-def remove(sandbox_id: str) -> None:
+def remove(backend: str, sandbox_id: str) -> None:
     """End the sandbox and wait for its end; blocks, for ten seconds at most. Nothing when it is not there.
 
     Raises:
         PermissionError: it is another user's.
     """
     for pid, found in _outer_processes():
-        if found["id"] == sandbox_id:
+        if (found["backend"], found["id"]) == (backend, sandbox_id):
             with contextlib.suppress(ProcessLookupError):
                 _end(pid, sandbox_id)
 
@@ -68,13 +70,13 @@ def _end(outer: int, sandbox_id: str) -> None:
         found = _read(outer)
         if found is None or found["id"] != sandbox_id:
             return
-        # Process 1 of the inside, not the outer one: its end would leave the other to be reaped by nobody.
-        children = _children(outer)
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        if not children:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        if found["backend"] == "local":
+            # Process 1 inside, not the outer one: its end would leave the other to be reaped by nobody.
+            for child in _children(outer):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+        else:
+            signal.pidfd_send_signal(handle, signal.SIGTERM)  # the runner cleans up
         poll = select.poll()
         poll.register(handle, select.POLLIN)
         poll.poll(_REMOVE_TIMEOUT_S * 1000)
@@ -92,16 +94,17 @@ def _read(pid: int) -> dict[str, Any] | None:
     """What the name of a process says, when it is the outer process of a sandbox."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if not command.startswith(f"{_NAME} ".encode()):
+        marks = [a for a in command.split(b"\0") if a.startswith(_NAME)]
+        if not marks:
             return None
         # What runs inside a sandbox can call itself anything. It has an inner process id, this has none.
         if _namespaces(pid) != _namespaces(os.getpid()):
             return None
-        found = json.loads(command.partition(b"\0")[0][len(_NAME) :])
-        known = (found["id"], found["labels"], found["created_at"])
+        found = json.loads(marks[0][len(_NAME) :])
+        known = (found["id"], found["backend"], found["labels"], found["created_at"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    kinds = (str, dict, float)
+    kinds = (str, str, dict, float)
     return found if all(isinstance(v, k) for v, k in zip(known, kinds, strict=True)) else None
 
 

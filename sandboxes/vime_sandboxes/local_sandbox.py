@@ -36,10 +36,13 @@ T = TypeVar("T")
 class LocalSandbox:
     """A bubblewrap with a runner inside, or the successor that `restore` put in its place."""
 
+    backend = "local"
+
     def __init__(
         self, spec: SandboxSpec, labels: Mapping[str, str], on_release: Callable[[LocalSandbox], object]
     ) -> None:
-        self.id = f"local-{secrets.token_hex(6)}"
+        self.id = f"{self.backend}-{secrets.token_hex(6)}"
+        self.workdir = profile.WORKDIR
         self.spec = spec
         self.labels: Mapping[str, str] = dict(labels)
         self.enforced: frozenset[str] = frozenset()
@@ -67,14 +70,14 @@ class LocalSandbox:
     ) -> ExecResult:
         """Run a program to its end; see the protocol. `stdin` is a file of at most 16 MiB."""
         check_command(command, stdin)
-        _check_user(user)
+        self._check_user(user)
 
         async def run(link: RunnerLink) -> ExecResult:
             result = await link.exec(
                 command,
                 stdin=stdin,
                 env=env or {},
-                cwd=cwd or profile.WORKDIR,
+                cwd=cwd or self.workdir,
                 timeout_s=timeout_s,
                 max_output=max_output,
             )
@@ -96,8 +99,8 @@ class LocalSandbox:
     ) -> RunnerProcess:
         """Start a program and leave it running; see the protocol."""
         check_command(command)
-        _check_user(user)
-        folder = cwd or profile.WORKDIR
+        self._check_user(user)
+        folder = cwd or self.workdir
         future = submit(
             self._with_link(lambda link: link.spawn(command, env=env or {}, cwd=folder, timeout_s=timeout_s))
         )
@@ -133,7 +136,7 @@ class LocalSandbox:
 
         It is removed, too, once this process has ended.
         """
-        return await local_snapshot.take(self, profile.WORKDIR)
+        return await local_snapshot.take(self, self.workdir)
 
     async def restore(self, snapshot: Snapshot) -> None:
         """Put the files back to what `snapshot` holds, in a new box: nothing else of the old one is left.
@@ -155,7 +158,7 @@ class LocalSandbox:
         usage = self._box.group.usage()
         return SandboxInfo(
             id=self.id,
-            backend="local",
+            backend=self.backend,
             labels=self.labels,
             created_at=self._created_at,
             expires_at=self._expires_at,
@@ -184,7 +187,7 @@ class LocalSandbox:
         try:
             await self._start()
             if snapshot is not None:
-                await transfer.unpack(self, snapshot, profile.WORKDIR)
+                await transfer.unpack(self, snapshot, self.workdir)
                 return
             for path, text in self.spec.files.items():
                 await self.write(path, text.encode())
@@ -206,7 +209,7 @@ class LocalSandbox:
         started = time.monotonic()
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                box = await process.start(replace(self.spec, ttl_s=ttl_s), self.id, self.labels)
+                box = await self._start_box(replace(self.spec, ttl_s=ttl_s))
                 self._box, self._oom_kills = box, 0
                 self._link = await process.connect(box, lambda reason: self._lost(box, reason))
                 await self._ready(box, self._link)
@@ -218,6 +221,9 @@ class LocalSandbox:
                 elapsed_s=time.monotonic() - started,
             ) from error
         self.enforced = box.enforced(self.spec)
+
+    async def _start_box(self, spec: SandboxSpec) -> process.BoxProcess:
+        return await process.start(spec, self.id, self.labels)
 
     async def _ready(self, box: process.BoxProcess, link: RunnerLink) -> None:
         try:
@@ -244,6 +250,12 @@ class LocalSandbox:
         except SandboxTimeout:
             await self.release()  # whatever it says later cannot be trusted
             raise
+
+    def _check_user(self, user: str | None) -> None:
+        if user not in (None, profile.USER, str(profile.INNER_ID)):
+            raise SandboxUnsupported(
+                f"the local backend runs commands as {profile.USER!r} ({profile.INNER_ID}), not as {user!r}"
+            )
 
     def _new_oom_kills(self) -> bool:
         if self._box is None:
@@ -272,7 +284,7 @@ class LocalSandbox:
             try:
                 await self._start()
                 assert self._link is not None
-                await transfer.unpack(cast(Sandbox, _Inside(self._link)), snapshot, profile.WORKDIR)
+                await transfer.unpack(cast(Sandbox, _Inside(self._link)), snapshot, self.workdir)
             except BaseException:
                 await asyncio.shield(self.release())
                 raise
@@ -300,7 +312,7 @@ class _Inside:
 
     async def spawn(self, command: Sequence[str]) -> RunnerProcess:
         """Start a program."""
-        return await self._link.spawn(command, env={}, cwd=profile.WORKDIR, timeout_s=None)
+        return await self._link.spawn(command, env={}, cwd=".", timeout_s=None)
 
 
 async def _end_quietly(program: RunnerProcess) -> None:
@@ -308,10 +320,3 @@ async def _end_quietly(program: RunnerProcess) -> None:
         await program.kill()
     except SandboxError:
         return  # the sandbox is gone, and the program with it
-
-
-def _check_user(user: str | None) -> None:
-    if user not in (None, profile.USER, str(profile.INNER_ID)):
-        raise SandboxUnsupported(
-            f"the local backend runs every command as {profile.USER!r} ({profile.INNER_ID}), not as {user!r}"
-        )

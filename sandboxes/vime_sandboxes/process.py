@@ -48,7 +48,8 @@ class BoxProcess:
 
     def adopt(self, inner_pid: int) -> None:
         """Hold on to process 1 of the inside, by a handle that cannot come to mean another process."""
-        self._inner = os.pidfd_open(inner_pid)
+        with contextlib.suppress(ProcessLookupError):  # it could not start: the silent channel will tell
+            self._inner = os.pidfd_open(inner_pid)
 
     def enforced(self, spec: SandboxSpec) -> frozenset[str]:
         """Which limits hold."""
@@ -106,7 +107,7 @@ async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -
         seccomp=None if refused is None else _memory_file(refused),
     )
     try:
-        box = _spawn(spec, local_marks.mark(sandbox_id, labels), fds)
+        box = _spawn(spec, local_marks.mark("local", sandbox_id, labels), fds)
     except BaseException:
         os.close(info_read)
         os.close(block_write)
@@ -180,7 +181,7 @@ def _limit(spec: SandboxSpec, box: BoxProcess, inner_pid: int) -> None:
         max_processes=spec.max_processes,
         cpus=spec.cpus,
     )
-    with contextlib.suppress(ProcessLookupError):  # likewise
+    with contextlib.suppress(ProcessLookupError):  # it ended already, as above
         box.group.add(inner_pid)
     if "pids" not in box.group.controllers and box.uid is None and _kernel() < (5, 14):
         raise SandboxUnsupported(

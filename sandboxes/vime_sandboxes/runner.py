@@ -1,7 +1,7 @@
 """The program inside a sandbox, its process 1 where possible: starts commands, moves files for the owner.
 
 It is started, as one program made by `runner_bundle`, with the arguments TTL_S DATA_BYTES MAX_PROCESSES
-FILE_BYTES and a stream of frames (`runner_frames`) as standard input and output.
+FILE_BYTES [FOLDER] and a stream of frames (`runner_frames`) as standard input and output.
 
 Being process 1 of its own pid namespace gives three things for nothing: no process inside can kill it, it
 inherits and reaps every orphan, and its end is the end of everything inside. Elsewhere it inherits orphans by
@@ -52,7 +52,7 @@ from vime_sandboxes.runner_tree import EXEC_VARIABLE, kill_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 OPEN_FILES = 1024
 _DRAIN_LIMIT = 1 << 20
@@ -60,6 +60,8 @@ _MAX_WAIT_MS = 1 << 30
 """poll() takes no more than 24 days."""
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_S = 2.0
+_FOLDER = 5
+"""Which argument, if there is one, names a folder to remove at the end."""
 
 
 class Command:
@@ -103,6 +105,8 @@ class Runner:
         _signal.set_wakeup_fd(wake_write)
         _signal.signal(_signal.SIGCHLD, lambda *_: None)
         _signal.signal(_signal.SIGINT, _signal.SIG_IGN)
+        if os.getpid() != 1:
+            _signal.signal(_signal.SIGTERM, lambda *_: leave())
         # Commands can send it too: it means something only when the time is up.
         _signal.signal(_signal.SIGALRM, lambda *_: time.monotonic() >= self._end and leave())
         self._live(self._ttl_s)
@@ -282,13 +286,7 @@ class Runner:
                 os.read(wake, 4096)
             except BlockingIOError:
                 break
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in reap():
             if pid in self._commands:
                 self._finish(self._commands.pop(pid), os.waitstatus_to_exitcode(status))
 
@@ -321,10 +319,28 @@ class Runner:
             self._spawned.pop(command.request, None)
 
 
+def reap() -> Iterator[tuple[int, int]]:
+    """Process id and status of every child that has ended by now."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
+
+
 def leave() -> None:
-    """End, and everything that was started here with it."""
+    """End, and everything that was started here with it, the folder that was made for it too."""
     if os.getpid() != 1:
+        _signal.signal(_signal.SIGTERM, _signal.SIG_IGN)
         kill_tree(os.getpid(), None)
+        list(reap())  # the machine's process 1 may not do it
+        if len(sys.argv) > _FOLDER:
+            import shutil  # slow to load, and rarely needed
+
+            shutil.rmtree(sys.argv[_FOLDER], ignore_errors=True)
     os._exit(0)
 
 
