@@ -102,6 +102,7 @@ class Box:
         """Remove it. Bounded in time; never raises."""
         self._closed = True
         self.link.close()
+        self._engine.end_streams(self.container)
         await self._remover.remove(self.container)
 
     async def spawn_as(
@@ -168,6 +169,7 @@ class Box:
         if self._end is None:
             self._end = await self._look(reason)
             self.link.close()
+            self._engine.end_streams(self.container)
             await self._remover.remove(self.container)
         return type(self._end)(str(self._end))
 

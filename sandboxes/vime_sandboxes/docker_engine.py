@@ -59,6 +59,8 @@ class Engine:
         self._connecting = asyncio.Lock()
         self.info: Mapping[str, Any] = {}
         """What the daemon says about itself, since the first call."""
+        self.streams: dict[str, set[Stream]] = {}
+        """Conversations with commands, by container; ended with it."""
 
     async def call(self, what: str, function: Callable[[APIClient], T]) -> T:
         """Run `function` with docker-py's client on a thread; `what` words the errors.
@@ -102,6 +104,11 @@ class Engine:
                 raise SandboxUnreachable(f"{what}: the Docker daemon does not answer: {error}") from error
             raise
         return Stream(reader, writer)
+
+    def end_streams(self, container: str) -> None:
+        """Close what is left of conversations with a container's commands."""
+        for stream in self.streams.pop(container, set()):
+            stream.close()
 
     def close(self) -> None:
         """Give threads and connections back, once what they are doing is done. The next call has new ones."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import posixpath
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from vime_agents.errors import (
     SandboxUnsupported,
 )
 from vime_agents.sandbox import ExecResult
+from vime_sandboxes.docker_container import WORKDIR
 from vime_sandboxes.docker_engine import ApiError, Engine
 from vime_sandboxes.docker_stream import STDERR, STDOUT, Stream
 from vime_sandboxes.io_thread import io_loop, on_io_thread
@@ -92,6 +94,8 @@ class ExecProcess:
         self._result: ExecResult | None = None
         self._timed_out = False
         self._timer: asyncio.Task[None] | None = None
+        self._deaf = asyncio.Event()
+        """Set when it will read no more input."""
         self._reading = asyncio.Lock()
         self._nobody_reads = asyncio.Event()
         self._nobody_reads.set()
@@ -161,8 +165,11 @@ class ExecProcess:
                 return None
             kind, data = self._first.pop(0) if self._first else await self._stream.read()
             if not data:
+                # What ended because its container did has no end of its own.
+                await self._supervisor.ping()
                 self._ended = True
-                self._stream.close()
+                self._deaf.set()
+                self._forget_stream()
                 self._nobody_reads.set()
                 return None
             self._totals[kind - 1] += len(data)
@@ -175,8 +182,6 @@ class ExecProcess:
             await self.next_piece()
         if self._result is None:
             code = await self._exit_code()
-            # What ended because its container was being killed has no result.
-            await self._supervisor.ping()
             if self._timer is not None and not self._timed_out:
                 self._timer.cancel()
             self._result = self._result or self._make_result(code)
@@ -185,16 +190,29 @@ class ExecProcess:
     async def end(self) -> None:
         """Kill it and everything that it started."""
         await self._supervisor.end_tree(self._mark, self.pid)
+        self._deaf.set()
 
     async def feed(self, data: bytes) -> None:
         """Write to its standard input."""
-        if self._ended:
+        if self._deaf.is_set():
             raise BrokenPipeError(32, "the program has ended")
+        sent = asyncio.ensure_future(self._send(data))
+        deaf = asyncio.ensure_future(self._deaf.wait())
         try:
-            self._stream.writer.write(data)
-            await self._stream.writer.drain()
+            await asyncio.wait({sent, deaf}, return_when=asyncio.FIRST_COMPLETED)
+            if not sent.done():
+                raise BrokenPipeError(32, "the program was killed")
+            await sent
         except (ConnectionError, RuntimeError) as error:
+            await self._supervisor.ping()
             raise BrokenPipeError(32, "the program has ended, or closed its input") from error
+        finally:
+            sent.cancel()
+            deaf.cancel()
+
+    async def _send(self, data: bytes) -> None:
+        self._stream.writer.write(data)
+        await self._stream.writer.drain()
 
     async def end_input(self) -> None:
         """Let it read end-of-file."""
@@ -204,7 +222,12 @@ class ExecProcess:
         """Forget it."""
         if self._timer is not None:
             self._timer.cancel()
+        self._forget_stream()
+
+    def _forget_stream(self) -> None:
         self._stream.close()
+        for streams in self._engine.streams.values():
+            streams.discard(self._stream)
 
     def _make_result(self, code: int) -> ExecResult:
         signal = code - 128 if 128 < code <= 128 + _LAST_SIGNAL else None
@@ -266,7 +289,7 @@ async def start(
         SandboxDead: the container is gone.
     """
     word, mark = secrets.token_hex(12), secrets.token_hex(12)
-    arguments = ["sh", "-c", _WRAPPER, "sh", word, cwd, *command]
+    arguments = ["sh", "-c", _WRAPPER, "sh", word, posixpath.join(WORKDIR, cwd), *command]
     variables = {**env, EXEC_VARIABLE: mark}
     what = f"starting {command[0]!r}"
     try:
@@ -277,6 +300,7 @@ async def start(
             ),
         )
         stream = await engine.stream(what, f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False})
+        engine.streams.setdefault(container, set()).add(stream)
     except ApiError as error:
         if error.status in (404, 409):
             raise SandboxDead(f"the container is gone: {error}") from error
