@@ -15,6 +15,7 @@ from pathlib import Path
 from vime_agents.errors import ConfigError, SandboxError, SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
 from vime_sandboxes import local_marks, local_snapshot, profile
+from vime_sandboxes.egress_policy import Policy
 from vime_sandboxes.io_thread import submit
 from vime_sandboxes.local_sandbox import LocalSandbox
 
@@ -101,7 +102,7 @@ def check(spec: SandboxSpec) -> None:
             "another backend"
         )
     if isinstance(spec.network, tuple):
-        raise SandboxUnsupported("SandboxSpec.network: the local backend has no allow-list yet")
+        Policy(spec.network)  # raises for what it cannot understand
     if spec.user not in (None, profile.USER, str(profile.INNER_ID)):
         raise SandboxUnsupported(f"SandboxSpec.user: the local backend has one user, got {spec.user!r}")
     if spec.options:

@@ -21,7 +21,7 @@ from vime_agents.errors import (
     SandboxUnsupported,
 )
 from vime_agents.sandbox import ExecResult, Sandbox, SandboxInfo, SandboxSpec, Snapshot
-from vime_sandboxes import local_snapshot, process, profile, transfer
+from vime_sandboxes import egress, local_snapshot, process, profile, transfer
 from vime_sandboxes.io_thread import on_io_thread, submit
 from vime_sandboxes.runner_link import RunnerLink, check_command
 from vime_sandboxes.runner_process import RunnerProcess
@@ -54,6 +54,7 @@ class LocalSandbox:
         self._oom_kills = 0
         self._release_task: asyncio.Task[None] | None = None
         self._restoring = asyncio.Lock()
+        self._egress: egress.Egress | None = None
 
     # ---------------------------------------------------------------------- what everybody may call
 
@@ -186,6 +187,8 @@ class LocalSandbox:
         """Start it, and put in what it begins with. When that fails, nothing is left."""
         try:
             await self._start()
+            if isinstance(self.spec.network, tuple):
+                self._egress = await egress.start(self, self.spec.network)
             if snapshot is not None:
                 await transfer.unpack(self, snapshot, self.workdir)
                 return
@@ -300,6 +303,8 @@ class LocalSandbox:
     async def _end(self) -> None:
         try:
             await self._drop_box("it was closed")
+            if self._egress is not None:
+                await self._egress.aclose()
         finally:
             self._on_release(self)
 

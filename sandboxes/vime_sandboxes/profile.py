@@ -19,6 +19,7 @@ from pathlib import Path
 
 from vime_agents.errors import SandboxUnavailable
 from vime_agents.sandbox import SandboxSpec
+from vime_sandboxes import egress
 
 WORKDIR = "/work"
 INNER_ID = 1000
@@ -194,6 +195,7 @@ def environment(spec: SandboxSpec, python: Interpreter) -> dict[str, str]:
     if python.prefix != "/usr":
         path.insert(0, f"{python.prefix}/bin")
     own = {"HOME": WORKDIR, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "USER": USER, "PATH": ":".join(path)}
+    own |= egress.proxy_environment() if isinstance(spec.network, tuple) else {}
     return own | dict(spec.env)
 
 

@@ -111,6 +111,8 @@ class UnsafeProvider(local.LocalSandboxProvider):
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailable(f"the unsafe backend needs Linux, this is {sys.platform}")
         local.check(spec)
+        if isinstance(spec.network, tuple):
+            raise SandboxUnsupported("SandboxSpec.network: the unsafe backend holds nothing back")
         _warn_once()
         _remove_orphans_once()
 

@@ -357,3 +357,43 @@ async def test_programs_are_found_as_execvp_finds_them(sandbox) -> None:
         await sandbox.exec(["tool"], env={"PATH": "/work/first"})
     with pytest.raises(CommandNotFound, match="no program 'tool'"):
         await sandbox.exec(["tool"], env={"PATH": ""})
+
+
+_FETCH = """
+import sys, urllib.error, urllib.request
+try: print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())
+except urllib.error.HTTPError as error: print(error.code)
+"""
+
+
+async def test_an_allow_list_lets_out_what_is_listed_also_after_a_restore(provider) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    spec = SandboxSpec(network=(f"127.0.0.1:{port}",), memory_mb=128, env={"NO_PROXY": "", "no_proxy": ""})
+    async with server:
+        sandbox = await provider.create(spec)
+        assert "network" in sandbox.enforced
+
+        async def fetch(url: str) -> str:
+            result = await sandbox.exec(["python3", "-IS", "-c", _FETCH, url])
+            return result.text.strip() or result.stderr.decode()
+
+        assert await fetch(f"http://127.0.0.1:{port}/") == "hello"
+        assert await fetch(f"http://localhost:{port}/") == "403"
+        snapshot = await sandbox.snapshot()
+        await sandbox.restore(snapshot)
+        await provider.delete_snapshot(snapshot)
+        async with asyncio.timeout(30):
+            while await fetch(f"http://127.0.0.1:{port}/") != "hello":  # the way out is opened again
+                pass
+        direct = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
+        assert not (await sandbox.exec(["python3", "-IS", "-c", direct])).ok
+        await sandbox.close()
+    with pytest.raises(ConfigError):
+        await provider.create(SandboxSpec(network=("http://a/b",)))
