@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vime_agents.errors import SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
 from vime_sandboxes import docker_container, ownership
 from vime_sandboxes.docker_box import MOVED, Box, start_box
@@ -92,8 +91,6 @@ class DockerSandboxProvider:
         try:
             await self.engine.connect()
             docker_container.check(spec, self.engine.info)
-            if isinstance(spec.network, tuple):
-                raise SandboxUnsupported("SandboxSpec.network: the Docker backend has no allow-list yet")
             image = await (find_image(self.engine, spec) if snapshot is None else find(self.engine, snapshot))
             sandbox = DockerSandbox(
                 spec,
@@ -107,6 +104,7 @@ class DockerSandboxProvider:
                 await sandbox.open()
             self._open[sandbox.id] = sandbox
             try:
+                await sandbox.open_way_out()
                 await (sandbox.prepare() if snapshot is None else unpack(sandbox))
             except BaseException:
                 await asyncio.shield(asyncio.ensure_future(sandbox.close()))

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from vime_agents.errors import ConfigError, SandboxUnsupported, nearest
 from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes import docker_runner, limits, runner
+from vime_sandboxes.egress import proxy_environment
+from vime_sandboxes.egress_policy import Policy
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -49,23 +51,15 @@ def check(spec: SandboxSpec, info: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: an unknown option, an impossible value. SandboxUnsupported: a limit that would not hold.
     """
-    for key, value in spec.options.items():
-        if key not in OPTIONS:
-            guess = nearest(key, OPTIONS)
-            hint = f"; did you mean {guess!r}?" if guess else ""
-            known = ", ".join(OPTIONS)
-            raise ConfigError(f"SandboxSpec.options: Docker's has no {key!r}{hint} (known: {known})")
-        if key == "pull" and value not in ("missing", "never"):
-            raise ConfigError(f"SandboxSpec.options['pull'] is 'missing' or 'never', got {value!r}")
-    if "runtime" in spec.options and info.get("Runtimes") and spec.options["runtime"] not in info["Runtimes"]:
-        known = ", ".join(sorted(info["Runtimes"]))
-        raise SandboxUnsupported(f"this daemon has no runtime {spec.options['runtime']!r}; it has {known}")
+    _check_options(spec, info)
     if spec.memory_mb < 32:
         raise ConfigError(f"SandboxSpec.memory_mb must be at least 32, got {spec.memory_mb}")
     for name in ("max_processes", "max_file_mb", "ttl_s", "cpus"):
         value = getattr(spec, name)
         if value is not None and value <= 0:
             raise ConfigError(f"SandboxSpec.{name} must be positive, got {value}")
+    if isinstance(spec.network, tuple):
+        Policy(spec.network)
     for name, value in spec.env.items():
         if not name or "=" in name or "\0" in name + value:
             raise ConfigError(f"SandboxSpec.env: {name!r}={value!r} cannot be an environment variable")
@@ -77,6 +71,20 @@ def check(spec: SandboxSpec, info: Mapping[str, Any]) -> None:
                 f"this daemon cannot enforce SandboxSpec.{field} ({key} is off): it needs a writable control "
                 "group, which rootless daemons have with control groups version 2 only"
             )
+
+
+def _check_options(spec: SandboxSpec, info: Mapping[str, Any]) -> None:
+    for key, value in spec.options.items():
+        if key not in OPTIONS:
+            guess = nearest(key, OPTIONS)
+            hint = f"; did you mean {guess!r}?" if guess else ""
+            known = ", ".join(OPTIONS)
+            raise ConfigError(f"SandboxSpec.options: Docker's has no {key!r}{hint} (known: {known})")
+        if key == "pull" and value not in ("missing", "never"):
+            raise ConfigError(f"SandboxSpec.options['pull'] is 'missing' or 'never', got {value!r}")
+    if "runtime" in spec.options and info.get("Runtimes") and spec.options["runtime"] not in info["Runtimes"]:
+        known = ", ".join(sorted(info["Runtimes"]))
+        raise SandboxUnsupported(f"this daemon has no runtime {spec.options['runtime']!r}; it has {known}")
 
 
 def enforced(spec: SandboxSpec) -> frozenset[str]:
@@ -169,7 +177,8 @@ def _owner(spec: SandboxSpec) -> str:
 def environment(spec: SandboxSpec) -> dict[str, str]:
     """What every command starts with, on top of the image's own."""
     own = {"HOME": WORKDIR, "LANG": "C.UTF-8", "TMPDIR": "/tmp", "USER": "sandbox"}
-    return own | dict(spec.env)
+    way_out = proxy_environment() if isinstance(spec.network, tuple) else {}
+    return own | way_out | dict(spec.env)
 
 
 def read_image(client: APIClient, name: str) -> Image:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from vime_agents.errors import ContractError, SandboxDead, SandboxError, SandboxNotReady
 from vime_agents.sandbox import ExecResult, SandboxInfo, SandboxProcess, SandboxSpec, Snapshot
-from vime_sandboxes import docker_container, docker_exec, docker_snapshot, transfer
+from vime_sandboxes import docker_container, docker_exec, docker_snapshot, egress, transfer
 from vime_sandboxes.docker_box import Box
 from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import Engine
@@ -56,6 +56,7 @@ class DockerSandbox:
         self.enforced = docker_container.enforced(spec)
         self._maker, self._image, self._on_close = maker, image, on_close
         self._box: Box | None = None
+        self._egress: egress.Egress | None = None
         self._closing: asyncio.Task[None] | None = None
         self._created = time.time()
         self.expires_at = self._created + spec.ttl_s
@@ -177,11 +178,23 @@ class DockerSandbox:
         """Start its container."""
         self._box = await self._maker.start(self, self._image)
 
+    async def open_way_out(self) -> None:
+        """Let it reach the hosts that `SandboxSpec.network` lists, if it lists any."""
+        if isinstance(self.spec.network, tuple):
+            self._egress = await egress.start(self, self.spec.network)
+
     async def _renew(self, image: Image) -> None:
-        if self._box is not None:
-            await self._box.close()
+        await self._close_box()
         self._image = image
         await self.open()
+        await self.open_way_out()
+
+    async def _close_box(self) -> None:
+        if self._box is not None:
+            await self._box.close()
+        way_out, self._egress = self._egress, None
+        if way_out is not None:
+            await way_out.aclose()
 
     async def prepare(self) -> None:
         """Write the spec's files and run its setup. Raises SandboxNotReady when a command of it fails."""
@@ -229,8 +242,7 @@ class DockerSandbox:
         await asyncio.shield(self._closing)
 
     async def _end(self) -> None:
-        if self._box is not None:
-            await self._box.close()
+        await self._close_box()
         self._on_close(self)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.sandboxes import docker_daemon
-from vime_agents.errors import SandboxDead, SandboxUnsupported
+from vime_agents.errors import ConfigError, SandboxDead, SandboxUnsupported
 from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes.docker import DockerSandboxProvider
 
@@ -127,6 +127,43 @@ async def test_a_network_is_there_only_when_asked_for(
         await docker_provider.aclose()
     finally:
         daemon.docker("network", "rm", "vime-test")
+
+
+async def test_a_list_of_hosts_is_the_only_way_out(
+    docker_provider: DockerSandboxProvider, python_spec: SandboxSpec
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello")
+        writer.close()
+
+    servers = [await asyncio.start_server(answer, "127.0.0.1", 0) for _ in range(2)]
+    allowed, other = (server.sockets[0].getsockname()[1] for server in servers)
+    fetch = (
+        "import sys, urllib.request\n"
+        "proxy = urllib.request.ProxyHandler({'http': 'http://127.0.0.1:3128'})\n"
+        "try: print(urllib.request.build_opener(proxy).open(sys.argv[1], timeout=20).read())\n"
+        "except OSError as error: print(type(error).__name__)\n"
+    )
+    spec = replace(python_spec, network=(f"127.0.0.1:{allowed}",))
+    sandbox = await docker_provider.create(spec)
+    assert "network" in sandbox.enforced
+    assert (await sandbox.exec(["sh", "-c", "echo $https_proxy"])).text == "http://127.0.0.1:3128\n"
+
+    async def fetched(port: int) -> str:
+        command = ["python3", "-c", fetch, f"http://127.0.0.1:{port}/"]
+        return (await sandbox.exec(command, env={"NO_PROXY": "", "no_proxy": ""})).text
+
+    assert [await fetched(allowed), await fetched(other)] == ["b'hello'\n", "HTTPError\n"]
+    snapshot = await sandbox.snapshot()
+    await sandbox.restore(snapshot)
+    assert [await fetched(allowed), await fetched(other)] == ["b'hello'\n", "HTTPError\n"]
+    await docker_provider.aclose()
+    await docker_provider.delete_snapshot(snapshot)
+    with pytest.raises(ConfigError):
+        await docker_provider.create(replace(python_spec, network=("http://not a host",)))
+    for server in servers:
+        server.close()
 
 
 async def test_the_end_can_be_moved_and_others_see_it(
