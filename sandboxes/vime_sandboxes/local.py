@@ -18,6 +18,7 @@ from vime_sandboxes import local_marks, local_snapshot, profile
 from vime_sandboxes.egress_policy import Policy
 from vime_sandboxes.io_thread import submit
 from vime_sandboxes.local_sandbox import LocalSandbox
+from vime_sandboxes.ownership import OWNER, owner
 
 
 class LocalSandboxProvider:
@@ -83,7 +84,7 @@ class LocalSandboxProvider:
     ) -> LocalSandbox:
         # More at once than there are cores would only make each of them slow.
         self._slots = self._slots or asyncio.Semaphore(2 * (os.cpu_count() or 1))
-        labels = {"vime.owner": local_marks.owner(), **labels}
+        labels = {OWNER: owner(), **labels}
         sandbox = self.sandbox_class(spec, labels, lambda s: self._open.pop(s.id, None))
         async with self._slots:
             await sandbox.open(snapshot)

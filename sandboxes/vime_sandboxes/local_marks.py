@@ -7,7 +7,6 @@ import json
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,21 +17,6 @@ from vime_agents.sandbox import SandboxInfo
 _NAME = b"vime-sandbox "
 _MAX_LABEL = 300
 _REMOVE_TIMEOUT_S = 10.0
-
-
-def owner() -> str:
-    """This process, as no other can be called: host, boot, number, moment of its start."""
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{socket.gethostname()}:{boot_id}:{os.getpid()}:{start_time(os.getpid())}"
-
-
-def start_time(pid: int) -> int | None:
-    """When a process began, in the kernel's ticks since boot; None: there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return int(stat.rpartition(")")[2].split()[19])
 
 
 def mark(backend: str, sandbox_id: str, labels: Mapping[str, str]) -> str:

@@ -10,14 +10,13 @@ from __future__ import annotations
 import atexit
 import os
 import secrets
-import socket
 from functools import cache
 from pathlib import Path
 
 from vime_agents.errors import SandboxUnavailable
 from vime_agents.sandbox import Sandbox, Snapshot
 from vime_sandboxes import transfer
-from vime_sandboxes.local_marks import start_time
+from vime_sandboxes.ownership import owner, owner_alive
 
 _SUFFIX = ".snapshot.tar"
 
@@ -37,7 +36,7 @@ async def take(sandbox: Sandbox, path: str) -> Snapshot:
     except OSError as error:
         raise SandboxUnavailable(f"no place for snapshots: {error}; set VIME_AGENTS_STATE") from error
     _remove_orphans_once(place)
-    file = place / f"{_owner()}-{secrets.token_hex(8)}{_SUFFIX}"
+    file = place / f"{owner()}:{secrets.token_hex(8)}{_SUFFIX}"
     size = await transfer.pack(sandbox, path, file, max_bytes=sandbox.spec.memory_mb << 20)
     _mine(os.getpid()).add(file)
     return Snapshot(id=str(file), spec=sandbox.spec, size_bytes=size)
@@ -82,19 +81,8 @@ def _remove_orphans_once(place: Path) -> None:
 def remove_orphans(place: Path) -> None:
     """Remove what processes of this host that no longer live left, whole or half-written."""
     for file in place.glob(f"*{_SUFFIX}*"):
-        host, boot, pid, start = (file.name.lstrip(".").rsplit("-", 4) + [""] * 4)[:4]
-        if host != socket.gethostname() or not pid.isdigit() or not start.isdigit():
-            continue  # a folder that several machines share
-        if (boot, start_time(int(pid))) != (_boot(), int(start)):
+        if owner_alive(":".join(file.name.lstrip(".").split(":")[:4])) is False:
             file.unlink(missing_ok=True)
-
-
-def _owner() -> str:
-    return f"{socket.gethostname()}-{_boot()}-{os.getpid()}-{start_time(os.getpid())}"
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip().replace("-", "")
 
 
 def _state_home() -> Path:

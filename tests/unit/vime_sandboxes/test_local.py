@@ -17,7 +17,9 @@ from vime_agents.errors import (
     ConfigError,
     ContractError,
     SandboxDead,
+    SandboxDiskFull,
     SandboxError,
+    SandboxOutOfMemory,
     SandboxPermissionError,
     SandboxTimeout,
     SandboxUnavailable,
@@ -186,6 +188,59 @@ async def test_oom_kill_is_named(sandbox) -> None:
     sandbox._box.kill()
     with pytest.raises(SandboxDead, match="killed for lack of memory"):
         await sandbox.exec(["true"])
+
+
+_LASTING_MEMORY = """
+import ctypes
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+while True:
+    place = libc.shmat(libc.shmget(0, 4 << 20, 0o1600), None, 0)
+    ctypes.memset(place, 1, 4 << 20)
+    libc.shmdt(ctypes.c_void_p(place))
+"""
+
+
+async def test_a_sandbox_that_memory_runs_out_for_says_so(sandbox) -> None:
+    # Shared memory outlives who made it: nothing is left but the runner to take memory from.
+    result = await sandbox.exec(["python3", "-IS", "-c", _LASTING_MEMORY])
+    assert result.oom_killed
+
+    async def go_on() -> None:
+        for _ in range(20):
+            await sandbox.write("x", b"x" * (8 << 20))
+            await sandbox.read("x")
+
+    with pytest.raises(SandboxOutOfMemory, match=r"killed for lack of memory \(128 MB\)"):
+        await go_on()
+    with pytest.raises(SandboxOutOfMemory):
+        await sandbox.exec(["true"])
+    assert children() == []
+
+
+async def test_files_beyond_the_limits_are_a_full_disk(provider) -> None:
+    sandbox = await provider.create(SandboxSpec(memory_mb=64, max_file_mb=8))
+    with pytest.raises(SandboxDiskFull, match="max_file_mb is 8"):
+        await sandbox.write("large", b"x" * ((8 << 20) + 1))
+    await sandbox.write("large", b"x" * (8 << 20))
+
+    async def fill() -> None:
+        for number in range(8):
+            await sandbox.write(f"file-{number}", b"x" * (8 << 20))
+
+    with pytest.raises(SandboxDiskFull, match="No space left"):
+        await fill()
+
+
+async def test_timeouts_have_their_numbers(sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = int(Path(f"/proc/{sandbox._box.pid}/task/{sandbox._box.pid}/children").read_text())
+    os.kill(inner, signal.SIGSTOP)
+    monkeypatch.setattr(runner_link, "ANSWER_TIMEOUT_S", 0.2)
+    with pytest.raises(SandboxTimeout) as caught:
+        await sandbox.read("x")
+    assert (caught.value.limit, caught.value.limit_s) == ("answer", 0.2)
+    assert caught.value.elapsed_s is not None
+    assert caught.value.elapsed_s >= 0.2
 
 
 async def test_too_many_arguments_and_a_nul_are_results(sandbox) -> None:

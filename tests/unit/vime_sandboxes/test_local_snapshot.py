@@ -59,7 +59,7 @@ async def test_snapshots_end_with_their_owner(provider, tmp_path: Path) -> None:
 
 
 def test_another_hosts_snapshots_and_other_files_are_left_alone(tmp_path: Path) -> None:
-    names = ["elsewhere-00ff-1-5-ab.snapshot.tar", "x.snapshot.tar", "notes.txt"]
+    names = ["elsewhere:00ff:1:5:ab.snapshot.tar", "x.snapshot.tar", "notes.txt"]
     for name in names:
         (tmp_path / name).write_bytes(b"")
     local_snapshot.remove_orphans(tmp_path)

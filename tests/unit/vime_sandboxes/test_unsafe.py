@@ -13,6 +13,7 @@ import pytest
 from vime_agents.errors import SandboxDead, SandboxUnsupported
 from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes import unsafe
+from vime_sandboxes.ownership import owner
 from vime_sandboxes.unsafe import UnsafeProvider
 
 pytestmark = pytest.mark.filterwarnings("ignore:SandboxSpec.backend='unsafe' is NOT:RuntimeWarning")
@@ -27,7 +28,8 @@ async def provider():
 
 
 def folders() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob(f"{unsafe._PREFIX}{os.getpid()}-*"))
+    found = Path(tempfile.gettempdir()).glob(f"{unsafe._PREFIX}*/{unsafe._OWNER_FILE}")
+    return {file.parent for file in found if file.read_text() == owner()}
 
 
 def test_it_says_loudly_what_it_is_not() -> None:
@@ -102,10 +104,17 @@ async def test_nothing_outlives_an_owner_that_is_killed() -> None:
 
 def test_orphaned_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    (tmp_path / f"{unsafe._PREFIX}{ended.pid}-x" / "work").mkdir(parents=True)
-    (tmp_path / f"{unsafe._PREFIX}{os.getpid()}-x").mkdir()
+    host, boot, pid, start = owner().split(":")
+    owners = {
+        "mine": owner(),
+        "ended": f"{host}:{boot}:{pid}:{int(start) + 1}",
+        "elsewhere": f"not-{host}:{boot}:{pid}:{start}",
+    }
+    for name, text in owners.items():
+        folder = tmp_path / f"{unsafe._PREFIX}{name}"
+        (folder / "work").mkdir(parents=True)
+        (folder / unsafe._OWNER_FILE).write_text(text)
     unsafe._remove_orphans_once.cache_clear()
     unsafe._remove_orphans_once()
-    assert [p.name for p in tmp_path.iterdir()] == [f"{unsafe._PREFIX}{os.getpid()}-x"]
+    left = {p.name.removeprefix(unsafe._PREFIX) for p in tmp_path.iterdir()}
+    assert left == {"mine", "elsewhere"}
