@@ -30,6 +30,14 @@ STOP_TIMEOUT_S = 30.0
 _DEBIAN_PACKAGES = ("docker.io", "busybox-static")
 _COMMANDS = ["bash", "coreutils", "dash", "findutils", "grep", "gzip", "procps", "sed", "tar"]
 _LEFT_OUT = re.compile(r"/usr/share/(doc|man|info|locale|lintian|bash-completion|bug)/|/usr/share/perl")
+# Ends the daemon $1 and removes its folder $2 when the tests are gone without having done so.
+_WATCH = """\
+cat >/dev/null
+kill "$1"
+while kill -0 "$1" 2>/dev/null; do sleep 0.1; done
+while read -r _ target _; do case $target in "$2"/*) umount -l "$target" ;; esac; done </proc/mounts
+rm -rf "$2"
+"""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -39,6 +47,7 @@ class Daemon:
 
     folder: Path
     process: subprocess.Popen[bytes]
+    watcher: subprocess.Popen[bytes]
 
     @property
     def host(self) -> str:
@@ -74,6 +83,8 @@ class Daemon:
 
     def terminate(self) -> None:
         """End the daemon and its containers; the folder stays."""
+        self.watcher.kill()
+        self.watcher.communicate()
         for name in (signal.SIGTERM, signal.SIGKILL):
             if self.process.poll() is None:
                 os.killpg(self.process.pid, name)
@@ -88,6 +99,11 @@ class Daemon:
             RuntimeError: it does not; with its log.
         """
         self.process = _start(self.folder)
+        self.watcher = subprocess.Popen(
+            ["sh", "-c", _WATCH, "sh", str(self.process.pid), str(self.folder)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         deadline = time.monotonic() + START_TIMEOUT_S
         while subprocess.run(
             ["docker", "-H", self.host, "version"], capture_output=True, check=False
@@ -126,9 +142,10 @@ def running_daemon() -> Iterator[Daemon]:
     """
     install()
     folder = Path(tempfile.mkdtemp(prefix="vime-dockerd-", dir="/dev/shm"))
-    daemon = Daemon(folder, None)  # pyright: ignore[reportArgumentType] - `start` sets it
+    daemon = Daemon.__new__(Daemon)
+    daemon.folder = folder
+    daemon.start()
     try:
-        daemon.start()
         yield daemon
     finally:
         daemon.stop()
