@@ -18,6 +18,7 @@ COMMANDS = {
     "train": ("vime_agents.cli.train:run", "train a model on an environment"),
     "eval": ("vime_agents.cli.evaluate:run", "measure a model on an environment"),
     "envs": ("vime_agents.cli.envs:run", "list the environments, or show one"),
+    "sandboxes": ("vime_agents.cli.sandboxes:run", "list, reap, test or enter sandboxes"),
 }
 
 HELP = f"""usage: vime-agents COMMAND [arguments] [--debug]
@@ -25,7 +26,7 @@ HELP = f"""usage: vime-agents COMMAND [arguments] [--debug]
 Agent environments and a trainer for LLM agents.
 
 commands:
-{chr(10).join(f"  {name:<10}{text}" for name, (_, text) in COMMANDS.items())}
+{chr(10).join(f"  {name:<11}{text}" for name, (_, text) in COMMANDS.items())}
 
   vime-agents COMMAND --help   the flags of a command
   --debug                      show the traceback of an error
@@ -45,6 +46,11 @@ _EXTRAS = {
     "gguf": "model",
     "accelerate": "model",
     "vllm": "vllm",
+    "docker": "docker",
+    "e2b": "e2b",
+    "mcp": "mcp",
+    "starlette": "serve-e2b",
+    "uvicorn": "serve-e2b",
 }
 
 
