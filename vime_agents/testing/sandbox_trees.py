@@ -109,7 +109,7 @@ async def _taken(provider: SandboxProvider, sandbox: Sandbox) -> AsyncIterator[S
 
 @check
 async def restoring_brings_the_files_back(provider: SandboxProvider, spec: SandboxSpec) -> None:
-    """Files changed, made and removed since are as they were; programs are dead; id and limits are the same."""
+    """Files changed, made and removed since are as they were; programs are dead; id and limits stay."""
     async with opened(provider, spec) as sandbox:
         await sandbox.write("kept/file.txt", b"before")
         await sandbox.write("run.sh", b"#!/bin/sh\necho ran\n", mode=0o755)
@@ -118,7 +118,8 @@ async def restoring_brings_the_files_back(provider: SandboxProvider, spec: Sandb
                 return
             name, enforced, mark = sandbox.id, sandbox.enforced, "600.4711"
             program = await sandbox.spawn(["sleep", mark])
-            await sandbox.exec(["sh", "-c", "echo after > kept/file.txt; rm run.sh; echo x > new; echo x > /tmp/new"])
+            change = "echo after > kept/file.txt; rm run.sh; echo x > new; echo x > /tmp/new"
+            await sandbox.exec(["sh", "-c", change])
             await sandbox.restore(snapshot)
             expect(await sandbox.read("kept/file.txt") == b"before", "the content of before", None)
             result = await sandbox.exec(["./run.sh"])
