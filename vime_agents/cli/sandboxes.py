@@ -119,8 +119,8 @@ def serve_e2b(argv: Sequence[str]) -> int:
         "Speak E2B's protocol, on sandboxes of this machine: code that was written for E2B runs without it.\n"
         "The three variables that point E2B's client here are printed at the start.",
         usage="[--host HOST] [--port PORT] [--api-key KEY] [--backend BACKEND[:IMAGE]] [--max-sandboxes N]",
-        epilog="Runs until Ctrl-C or SIGTERM, then ends every sandbox. There is no encryption: whoever reaches\n"
-        "the address and has the key can run programs here.",
+        epilog="Runs until Ctrl-C or SIGTERM, then ends every sandbox. There is no encryption: whoever\n"
+        "reaches the address and has the key can run programs here.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=3000, help="0: any free one (default: %(default)s)")

@@ -20,7 +20,8 @@ EPILOG = """\
 Each backend that works is tried for real, with about twenty sandboxes: can the inside read the host's files,
 see its processes, reach anything over the network; do the limits of memory, processes, file size and time
 hold; does a fork bomb stay inside. Then come the times of 10 boots, commands and closings. Where a backend
-says itself that it does not hold something, that is not tried. With E2B's cloud this costs what twenty short sandboxes cost.
+says itself that it does not hold something, that is not tried. With E2B's cloud this costs what twenty short
+sandboxes cost.
 
 Exit code 0 when the asked backend, or without --backend the local one, works and everything holds; else 1.
 """

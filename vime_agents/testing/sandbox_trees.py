@@ -70,7 +70,7 @@ async def downloads_are_bounded_and_stay_inside(provider: SandboxProvider, spec:
             for link in ("/etc/passwd", "../../../../etc/passwd"):
                 await sandbox.exec(["ln", "-sfn", link, "out/link"])
                 await raises(SandboxError, f"a link to {link}", sandbox.download("out", target))
-            left = sorted(str(p) for p in Path(place).rglob("*") if p.is_file() or p.is_symlink())
+            left = sorted(_files_below(Path(place)))
             expect(left == [], "nothing written", left)
 
 
@@ -152,3 +152,7 @@ async def snapshots_make_new_sandboxes(provider: SandboxProvider, spec: SandboxS
             finally:
                 await asyncio.gather(*(fork.close() for fork in forks))
         await raises(SandboxError, "a deleted snapshot", provider.create(spec, snapshot=snapshot))
+
+
+def _files_below(folder: Path) -> list[str]:
+    return [str(p) for p in folder.rglob("*") if p.is_file() or p.is_symlink()]
