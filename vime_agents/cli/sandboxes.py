@@ -116,9 +116,9 @@ def serve_e2b(argv: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM."""
     parser = Parser(
         "serve-e2b",
-        "Speak E2B's protocol, on sandboxes of this machine: code that was written for E2B runs without it.\n"
+        "Speak E2B's protocol, on sandboxes of this machine: code written for E2B runs with no cloud.\n"
         "The three variables that point E2B's client here are printed at the start.",
-        usage="[--host HOST] [--port PORT] [--api-key KEY] [--backend BACKEND[:IMAGE]] [--max-sandboxes N]",
+        usage="[--host HOST] [--port PORT] [--api-key KEY] [--backend BACKEND] [--max-sandboxes N]",
         epilog="Runs until Ctrl-C or SIGTERM, then ends every sandbox. There is no encryption: whoever\n"
         "reaches the address and has the key can run programs here.",
     )
