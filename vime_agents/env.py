@@ -46,7 +46,7 @@ from vime_agents.reward import Score, reward_from_score
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet
-from vime_agents.tools import BoundTool, tools_of
+from vime_agents.tools import CallableTool, tools_of
 
 Observation = dict[str, tuple[Message, ...]]
 Info = dict[str, Any]
@@ -357,11 +357,12 @@ class ToolEnv(AgentEnv):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.tools: dict[str, BoundTool] = tools_of(self)
+        self.tools: dict[str, CallableTool] = {**tools_of(self)}
+        """What the model can call; `setup` may add tools that live elsewhere (an MCP server's)."""
 
     @property
     def tool_schemas(self) -> list[dict[str, Any]]:
-        """Schemas of the `@tool` methods."""
+        """Schemas of the tools."""
         return [t.schema for t in self.tools.values()]
 
     def parse_calls(self, text: str) -> Sequence[ToolCall]:

@@ -14,7 +14,7 @@ import json
 import re
 import typing
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pydantic
 
@@ -72,6 +72,25 @@ class Tool:
             )
             raise ToolError(f"bad arguments for {self.name}: {problems}") from error
         return {str(f.alias): getattr(model, name) for name, f in type(model).model_fields.items()}
+
+
+@runtime_checkable
+class CallableTool(Protocol):
+    """What an env can offer to the model: a `@tool` method, or a tool that lives elsewhere."""
+
+    @property
+    def name(self) -> str:
+        """By which the model calls it."""
+        ...
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool in the shape of OpenAI's `tools` parameter."""
+        ...
+
+    async def call(self, arguments: str, run_sync: RunSync) -> str:
+        """Run it on JSON arguments; the answer as text. Raises ToolError."""
+        ...
 
 
 class BoundTool:
