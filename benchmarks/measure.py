@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -34,6 +35,28 @@ def report(name: str, rows: Mapping[str, list[float]], unit: str, ratios: Mappin
         print(f"{label:<34}{value:>24.3f}" if isinstance(value, float) else f"{label:<34}{value!s:>24}")
     print(
         json.dumps({"benchmark": name, **ratios, "samples": dict(rows), "unit": unit, "machine": machine()})
+    )
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of all are not above."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def report_percentiles(
+    name: str, rows: Mapping[str, list[float]], unit: str, results: Mapping[str, Any]
+) -> None:
+    """Print a table of p50 and p95, what else was found, and the JSON line."""
+    print(f"{'':<44}{'p50':>10}{'p95':>10}{'n':>6}  {unit}")
+    for label, values in rows.items():
+        print(f"{label:<44}{percentile(values, 0.5):>10.4g}{percentile(values, 0.95):>10.4g}{len(values):>6}")
+    for label, value in results.items():
+        if isinstance(value, Mapping):
+            print(label, *(f"{key} {number:.4g}" for key, number in value.items()), sep="  ")
+        else:
+            print(f"{label:<54}{value:>10.3f}")
+    print(
+        json.dumps({"benchmark": name, **results, "samples": dict(rows), "unit": unit, "machine": machine()})
     )
 
 

@@ -1,0 +1,1 @@
+"""What the sandbox benchmark is made of."""

@@ -1,0 +1,139 @@
+"""Sandboxes are created, used and closed by owners of which many are killed: what is left afterwards?
+
+`python -m benchmarks.sandbox_arms.leaks SPEC` is one such owner; SPEC is JSON. For each cycle it prints how
+many files it has open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from vime_agents import registry
+from vime_agents.sandbox import SandboxSpec
+from vime_sandboxes import limits
+from vime_sandboxes.managed import ManagedProvider
+from vime_sandboxes.reaper import reap
+
+OWNERS_AT_ONCE = 4
+MAX_CYCLES = 12
+"""Of one owner; it is killed, most of the time, somewhere on the way."""
+
+
+def measure(spec: SandboxSpec, cycles: int, seed: int = 1) -> dict[str, int]:
+    """Run at least `cycles` of them; count what one round of the reaper leaves."""
+    rng = random.Random(seed)
+    mark = secrets.token_hex(8)
+    mounts, folders, groups = _mounts(), _folders(), _groups()
+    done = killed = growth = 0
+    with ThreadPoolExecutor(OWNERS_AT_ONCE) as pool:
+        while done < cycles:
+            plans = [rng.choice([None, *range(MAX_CYCLES)]) for _ in range(OWNERS_AT_ONCE)]
+            delays = [rng.uniform(0, 0.2) for _ in plans]
+            for count, open_files in pool.map(lambda p, d: _owner(spec, mark, p, d), plans, delays):
+                done += count
+                growth = max(growth, open_files)
+            killed += sum(plan is not None for plan in plans)
+    reaped = asyncio.run(reap(backends=[spec.backend]))
+    return {
+        "cycles": done,
+        "owners_killed": killed,
+        "removed_by_the_reaper": len(reaped.removed),
+        "reaper_failed": len(reaped.failed),
+        "left_sandboxes": len(asyncio.run(_listed(spec.backend))),
+        "left_processes": _settled(lambda: _processes(mark)),
+        "left_mounts": len(_mounts() - mounts),
+        "left_groups": len(_groups() - groups),
+        "left_folders": len(_folders() - folders),
+        "left_files": growth,
+    }
+
+
+def _owner(spec: SandboxSpec, mark: str, kill_after: int | None, delay_s: float) -> tuple[int, int]:
+    """One owner: the cycles that it completed, and by how many its open files grew."""
+    plain = {"backend": spec.backend, "image": spec.image, "memory_mb": spec.memory_mb, "mark": mark}
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, json.dumps(plain)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    count, counts = 0, []
+    for line in process.stdout:
+        counts.append(int(line))
+        count += 1
+        if count == kill_after:
+            break
+    if kill_after is not None:
+        try:
+            process.wait(delay_s)
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+    process.stdout.close()
+    process.wait()
+    return count, max(0, counts[-1] - counts[0]) if counts else 0
+
+
+async def _cycles(spec: SandboxSpec, mark: str) -> None:
+    provider = ManagedProvider(registry.sandbox_provider(spec.backend), run="benchmark")
+    for _ in range(MAX_CYCLES):
+        sandbox = await provider.create(spec)
+        await sandbox.exec(["sh", "-c", "sleep 600 & echo x > file", mark])
+        await sandbox.spawn(["python3", "-IS", "-c", "import time; time.sleep(600)", mark])
+        await sandbox.close()
+        print(len(os.listdir("/proc/self/fd")), flush=True)
+    await provider.aclose()
+
+
+async def _listed(backend: str) -> list[str]:
+    provider = registry.sandbox_provider(backend)
+    found = [info.id for info in await provider.list() if info.labels.get("vime.run") == "benchmark"]
+    await provider.aclose()
+    return found
+
+
+def _settled(count: Callable[[], int]) -> int:
+    """The count once it has stopped falling: the kernel takes a moment to end what was killed."""
+    deadline = time.monotonic() + 10
+    while (left := count()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _processes(mark: str) -> int:
+    count = 0
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            count += mark.encode() in file.read_bytes() and file.parent.name != str(os.getpid())
+        except OSError:  # it has ended
+            continue
+    return count
+
+
+def _mounts() -> set[str]:
+    return set(Path("/proc/self/mounts").read_text().splitlines())
+
+
+def _groups() -> set[str]:
+    return {str(p) for p in Path("/sys/fs/cgroup").glob(f"**/{limits.PREFIX}-*")}
+
+
+def _folders() -> set[str]:
+    return {
+        p.name for p in Path(tempfile.gettempdir()).iterdir() if p.name.startswith(("vime", ".vime", "tmp"))
+    }
+
+
+if __name__ == "__main__":
+    given = json.loads(sys.argv[1])
+    owner_mark = given.pop("mark")
+    asyncio.run(_cycles(SandboxSpec(**given), owner_mark))
