@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from hypothesis import settings
 # How long an example takes depends on what else the machine does; timings are the benchmarks' business.
 settings.register_profile("vime-agents", deadline=None)
 settings.load_profile("vime-agents")
+
+# A shell that starts the tests in the background lets them ignore these, and with them every command under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
