@@ -12,7 +12,7 @@ from hypothesis import settings
 settings.register_profile("vime-agents", deadline=None)
 settings.load_profile("vime-agents")
 
-# A shell that starts the tests in the background lets them ignore these, and with them every command under test.
+# A shell that starts the tests in the background lets them ignore these, and commands under test as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 

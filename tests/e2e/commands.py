@@ -32,8 +32,6 @@ class Command:
             start_new_session=True,
             env=env,
             cwd=ROOT,
-            # Tests that a shell started in the background ignore SIGINT, and their children would too.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def wait(self, timeout_s: float) -> int:
