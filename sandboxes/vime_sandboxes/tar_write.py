@@ -11,6 +11,7 @@ from pathlib import Path
 from vime_agents.errors import SandboxError
 
 BLOCK_BYTES = 1 << 20
+_LARGE_BYTES = BLOCK_BYTES // 4
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
@@ -27,10 +28,14 @@ def archive(source: Path, name: str | None = None) -> Iterator[bytes]:
     pieces = _folder(source, "") if source.is_dir() else _entry(source, name or source.name)
     pending = bytearray()
     for piece in pieces:
+        if len(pending) + len(piece) >= _LARGE_BYTES:
+            if pending:
+                yield bytes(pending)
+                pending.clear()
+            if len(piece) >= _LARGE_BYTES:
+                yield piece  # as it is: copies would be most of the work
+                continue
         pending += piece
-        if len(pending) >= BLOCK_BYTES:
-            yield bytes(pending)
-            pending.clear()
     yield bytes(pending) + _END
 
 

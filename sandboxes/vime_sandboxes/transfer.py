@@ -14,7 +14,7 @@ import secrets
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from vime_agents.errors import (
     CommandNotFound,
@@ -110,9 +110,7 @@ async def download(sandbox: Sandbox, source: str, target: Path, *, max_bytes: in
             writer = TreeWriter(folder.fd, max_bytes=max_bytes)
             try:
                 reader = TarReader(writer)
-                async with contextlib.aclosing(_packed(sandbox, source, what)) as pieces:
-                    async for piece in pieces:
-                        await in_thread(reader.feed, piece)
+                await _consume(_packed(sandbox, source, what), reader.feed)
                 reader.close()
                 await in_thread(writer.check_links, folder.existing)
             finally:
@@ -130,12 +128,15 @@ async def pack(sandbox: Sandbox, path: str, file: Path, *, max_bytes: int = 1 <<
     size, part = 0, file.with_name(f".{file.name}.{secrets.token_hex(6)}")
     try:
         with part.open("xb") as output:
-            async with contextlib.aclosing(_packed(sandbox, path, f"packing of {path!r}")) as pieces:
-                async for piece in pieces:
-                    size += len(piece)
-                    if size > max_bytes:
-                        raise SandboxOutputTooLarge(f"packing of {path!r}: more than max_bytes={max_bytes}")
-                    await in_thread(output.write, piece)
+
+            def keep(piece: bytearray) -> None:
+                nonlocal size
+                size += len(piece)
+                if size > max_bytes:
+                    raise SandboxOutputTooLarge(f"packing of {path!r}: more than max_bytes={max_bytes}")
+                output.write(piece)
+
+            await _consume(_packed(sandbox, path, f"packing of {path!r}"), keep)
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
@@ -156,9 +157,7 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        while not task.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait({task})
+        await _settle(task)
         raise
 
 
@@ -168,8 +167,9 @@ async def _feed(sandbox: Sandbox, blocks: Iterator[bytes], folder: str, what: st
         complaints = asyncio.ensure_future(_complaints(process))
         try:
             with contextlib.suppress(BrokenPipeError):  # it ended early: its status says why
-                while block := await in_thread(lambda: next(blocks, b"")):
-                    await process.write(block)
+                async with contextlib.aclosing(_ahead(blocks)) as ready:
+                    async for block in ready:
+                        await process.write(block)
                 await process.close_stdin()
             said = await complaints
         finally:
@@ -177,7 +177,48 @@ async def _feed(sandbox: Sandbox, blocks: Iterator[bytes], folder: str, what: st
         _check(await process.wait(), said, what, folder)
 
 
-async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[bytes, None]:
+async def _ahead(blocks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The blocks; the next one is read while the last one is sent."""
+    coming = asyncio.ensure_future(in_thread(lambda: next(blocks, b"")))
+    try:
+        while block := await coming:
+            coming = asyncio.ensure_future(in_thread(lambda: next(blocks, b"")))
+            yield block
+    finally:
+        await _settle(coming)
+
+
+async def _consume(pieces: AsyncGenerator[bytearray, None], use: Callable[[bytearray], object]) -> None:
+    """Give every piece to `use`, in a thread; the next one is received meanwhile."""
+    using: asyncio.Future[object] | None = None
+    try:
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                if using is not None:
+                    await using
+                using = asyncio.ensure_future(in_thread(use, piece))
+        if using is not None:
+            await using
+    finally:
+        if using is not None:
+            await _settle(using)
+
+
+async def _settle(work: asyncio.Future[Any]) -> None:
+    """Wait for the end of what was begun, whatever it is, and however often the caller is cancelled."""
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            cancelled = True
+    if not work.cancelled():
+        work.exception()  # told already, or nobody wants to know
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[bytearray, None]:
     """A path inside as a tar stream, in pieces of about BLOCK_BYTES."""
     async with _started(sandbox, _PACK, _PACK_PYTHON, path) as process:
         pending, said = bytearray(), b""
@@ -187,10 +228,10 @@ async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[byte
                 continue
             pending += piece
             if len(pending) >= BLOCK_BYTES:
-                yield bytes(pending)
-                pending.clear()
+                yield pending
+                pending = bytearray()
         _check(await process.wait(), said, what, path)
-        yield bytes(pending)
+        yield pending
 
 
 async def _complaints(process: SandboxProcess) -> bytes:
