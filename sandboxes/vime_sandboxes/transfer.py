@@ -36,9 +36,11 @@ _MISSING = 44
 """Exit status of our programs inside: there is no such path."""
 _MAX_COMPLAINT_BYTES = 4096
 
-# $1: where, $2: the Python program that does the same.
+# $1: where, $2: the Python program that does the same. GNU tar, which alone heeds the variable, then moves
+# 64 KiB at a time instead of 10.
+_SET = "export TAR_OPTIONS=--blocking-factor=128; "
 _UNPACK = (
-    'mkdir -p -- "$1" || exit; command -v tar >/dev/null 2>&1 || exec python3 -IS -c "$2" "$1"; '
+    _SET + 'mkdir -p -- "$1" || exit; command -v tar >/dev/null 2>&1 || exec python3 -IS -c "$2" "$1"; '
     'exec tar -xpof - -C "$1"'
 )
 _UNPACK_PYTHON = """\
@@ -53,7 +55,8 @@ except OSError as error:
     sys.exit(str(error))
 """
 _PACK = (
-    f'[ -e "$1" ] || exit {_MISSING}; command -v tar >/dev/null 2>&1 || exec python3 -IS -c "$2" "$1"; '
+    _SET
+    + f'[ -e "$1" ] || exit {_MISSING}; command -v tar >/dev/null 2>&1 || exec python3 -IS -c "$2" "$1"; '
     'if [ -d "$1" ]; then exec tar -cf - -C "$1" .; fi; '
     'exec tar -chf - -C "$(dirname -- "$1")" -- "$(basename -- "$1")"'
 )
