@@ -1,6 +1,6 @@
 """Start and end the bubblewrap process of one sandbox. Runs on the input/output thread only.
 
-bubblewrap ends with the *thread* that started it (PR_SET_PDEATHSIG): that thread must be a long-lived one.
+Nothing outlives this process: the runner watches it, and bubblewrap ends with the runner.
 """
 
 from __future__ import annotations
@@ -104,10 +104,14 @@ async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -
         runner=_memory_file(runner_bundle.compiled()),
         passwd=_memory_file(profile.PASSWD),
         group=_memory_file(profile.GROUP),
+        owner=os.pidfd_open(os.getpid()),
         seccomp=None if refused is None else _memory_file(refused),
     )
     try:
-        box = _spawn(spec, local_marks.mark("local", sandbox_id, labels), fds)
+        # Also the other end of `info`: if we die now, bubblewrap must not die of writing there, because then
+        # its inner process would wait for it for ever.
+        passed = (*fds.all(), info_read)
+        box = _spawn(spec, local_marks.mark("local", sandbox_id, labels), fds, passed)
     except BaseException:
         os.close(info_read)
         os.close(block_write)
@@ -134,7 +138,7 @@ async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -
     return box
 
 
-def _spawn(spec: SandboxSpec, mark: str, fds: profile.Descriptors) -> BoxProcess:
+def _spawn(spec: SandboxSpec, mark: str, fds: profile.Descriptors, passed: tuple[int, ...]) -> BoxProcess:
     bwrap, python = profile.find_bwrap(), _interpreter()
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -150,7 +154,7 @@ def _spawn(spec: SandboxSpec, mark: str, fds: profile.Descriptors) -> BoxProcess
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=errors,
-            pass_fds=(*fds.all(), program, *libraries),
+            pass_fds=(*passed, program, *libraries),
             cwd="/",
             env={"LD_PRELOAD": ":".join(f"/proc/self/fd/{fd}" for fd in libraries)} if libraries else {},
             start_new_session=True,  # a Ctrl-C at the terminal is for the owner to handle

@@ -144,13 +144,15 @@ class Descriptors:
     runner: int
     passwd: int
     group: int
+    owner: int
+    """A pidfd of this process: the runner ends when it does."""
     seccomp: int | None
     """A filter of system calls; None: this machine's processor has none."""
 
     def all(self) -> tuple[int, ...]:
         """Every number."""
         filters = () if self.seccomp is None else (self.seccomp,)
-        return (self.info, self.block, self.runner, self.passwd, self.group, *filters)
+        return (self.info, self.block, self.runner, self.passwd, self.group, self.owner, *filters)
 
 
 PASSWD = f"{USER}:x:{INNER_ID}:{INNER_ID}:sandbox:{WORKDIR}:/bin/sh\n".encode()
@@ -162,7 +164,8 @@ def bwrap_arguments(spec: SandboxSpec, python: Interpreter, fds: Descriptors) ->
     ids = ["--uid", str(INNER_ID), "--gid", str(INNER_ID)]
     out = ["--unshare-all", "--unshare-user", *ids, "--disable-userns", "--cap-drop", "ALL"]
     out += ["--share-net"] if spec.network is True else []
-    out += ["--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
+    # No --die-with-parent: bubblewrap's inner process waits for ever for an outer one that dies early.
+    out += ["--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
     for name, value in environment(spec, python).items():
         out += ["--setenv", name, value]
     out += ["--info-fd", str(fds.info), "--block-fd", str(fds.block)]
@@ -186,7 +189,7 @@ def bwrap_arguments(spec: SandboxSpec, python: Interpreter, fds: Descriptors) ->
         RUNNER_PATH,
     ]
     limits = (spec.memory_mb << 20, spec.max_processes, spec.max_file_mb << 20)
-    return [*out, repr(float(spec.ttl_s)), *map(str, limits)]
+    return [*out, repr(float(spec.ttl_s)), *map(str, limits), str(fds.owner)]
 
 
 def environment(spec: SandboxSpec, python: Interpreter) -> dict[str, str]:

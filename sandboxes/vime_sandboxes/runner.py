@@ -1,13 +1,15 @@
 """The program inside a sandbox, its process 1 where possible: starts commands, moves files for the owner.
 
 It is started, as one program made by `runner_bundle`, with the arguments TTL_S DATA_BYTES MAX_PROCESSES
-FILE_BYTES [FOLDER] and a stream of frames (`runner_frames`) as standard input and output.
+FILE_BYTES [OWNER_FD [FOLDER]] and a stream of frames (`runner_frames`) as standard input and output. OWNER_FD
+is a pidfd of the owner, FOLDER what to remove at the end.
 
 Being process 1 of its own pid namespace gives three things for nothing: no process inside can kill it, it
 inherits and reaps every orphan, and its end is the end of everything inside. Elsewhere it inherits orphans by
-request, and kills what it started before it ends. It ends when the owner's stream closes, and when its time
-is up. Only the standard library (Python 3.9 and later), and of that only what loads fast: `signal`, `json`,
-`collections` and `subprocess` would more than double the time to start.
+request, and kills what it started before it ends. It ends when the owner does (a child that the owner has
+forked may hold the stream open), when the stream closes, and when its time is up. Only the standard library
+(Python 3.9 and later), and of that only what loads fast: `signal`, `json`, `collections` and `subprocess`
+would more than double the time to start.
 """
 
 from __future__ import annotations
@@ -58,10 +60,10 @@ OPEN_FILES = 1024
 _DRAIN_LIMIT = 1 << 20
 _MAX_WAIT_MS = 1 << 30
 """poll() takes no more than 24 days."""
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _GRACE_S = 2.0
-_FOLDER = 5
-"""Which argument, if there is one, names a folder to remove at the end."""
+_OWNER_FD, _FOLDER = 5, 6
+"""Which arguments they are, if there are as many."""
 
 
 class Command:
@@ -83,10 +85,11 @@ class Command:
 class Runner:
     """The loop."""
 
-    def __init__(self, *, ttl_s: float, limits: list[tuple[int, int]]) -> None:
+    def __init__(self, *, ttl_s: float, limits: list[tuple[int, int]], owner: int | None) -> None:
         self._end = 0.0
         self._ttl_s = ttl_s
         self._limits = limits
+        self._owner = owner
         self._commands: dict[int, Command] = {}  # by pid
         self._spawned: dict[int, Command] = {}  # by request; until ended, and its streams too
         self._poll = select.poll()
@@ -111,6 +114,10 @@ class Runner:
         _signal.signal(_signal.SIGALRM, lambda *_: time.monotonic() >= self._end and leave())
         self._live(self._ttl_s)
         self.watch(0, self._serve, select.POLLIN)
+        if self._owner is not None:
+            self.watch(self._owner, leave, select.POLLIN)
+            if os.getpid() == 1:  # the parent is bubblewrap's other process
+                prctl(_PR_SET_PDEATHSIG, _signal.SIGKILL, 0, 0, 0)
         self.watch(wake_read, lambda: self._reap(wake_read), select.POLLIN)
         self.send(0, READY)
         while True:
@@ -346,7 +353,12 @@ def leave() -> None:
 
 def main() -> None:
     """Entry point inside the sandbox."""
-    os.closerange(3, OPEN_FILES)  # what bubblewrap was given is none of the commands' business
+    owner = int(sys.argv[_OWNER_FD]) if len(sys.argv) > _OWNER_FD else None
+    # What bubblewrap was given is none of the commands' business.
+    os.closerange(3, OPEN_FILES if owner is None else owner)
+    if owner is not None:
+        os.closerange(owner + 1, OPEN_FILES)
+        os.set_inheritable(owner, False)
     data_bytes, max_processes, file_bytes = map(int, sys.argv[2:5])
     limits = [
         (resource.RLIMIT_CORE, 0),
@@ -358,7 +370,13 @@ def main() -> None:
     hard = {which: resource.getrlimit(which)[1] for which, _ in limits}
     lowered = [(w, v if hard[w] == resource.RLIM_INFINITY else min(v, hard[w])) for w, v in limits]
     fcntl.fcntl(0, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    Runner(ttl_s=float(sys.argv[1]), limits=lowered).run()
+    try:
+        Runner(ttl_s=float(sys.argv[1]), limits=lowered, owner=owner).run()
+    except (BrokenPipeError, ConnectionResetError):  # the owner is gone
+        leave()
+    except Exception as error:  # noqa: BLE001 - whatever it is, nothing may be left behind
+        sys.excepthook(type(error), error, error.__traceback__)
+        leave()
 
 
 if __name__ == "__main__":

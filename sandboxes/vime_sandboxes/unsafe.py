@@ -134,15 +134,16 @@ def _spawn(spec: SandboxSpec, folder: Path, mark: str) -> UnsafeBox:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     errors, program = os.memfd_create("errors"), os.memfd_create("runner")
+    owner_fd = os.pidfd_open(os.getpid())
     try:
         os.write(program, runner_bundle.compiled())
-        numbers = (float(spec.ttl_s), spec.memory_mb << 20, _NO_LIMIT, spec.max_file_mb << 20)
+        numbers = (float(spec.ttl_s), spec.memory_mb << 20, _NO_LIMIT, spec.max_file_mb << 20, owner_fd)
         runner = subprocess.Popen(
             [sys.executable, "-IS", f"/proc/self/fd/{program}", *map(str, numbers), str(folder), mark],
             stdin=theirs.fileno(),
             stdout=theirs.fileno(),
             stderr=errors,
-            pass_fds=(program,),
+            pass_fds=(program, owner_fd),
             cwd=folder / "work",
             env=_environment(folder) | dict(spec.env),
             start_new_session=True,  # a Ctrl-C at the terminal is for the owner to handle
@@ -154,6 +155,7 @@ def _spawn(spec: SandboxSpec, folder: Path, mark: str) -> UnsafeBox:
     finally:
         theirs.close()
         os.close(program)
+        os.close(owner_fd)
     return UnsafeBox(runner, ours, errors, folder)
 
 

@@ -215,7 +215,6 @@ async def test_a_sandbox_that_memory_runs_out_for_says_so(sandbox) -> None:
         await go_on()
     with pytest.raises(SandboxOutOfMemory):
         await sandbox.exec(["true"])
-    assert children() == []
 
 
 async def test_files_beyond_the_limits_are_a_full_disk(provider) -> None:

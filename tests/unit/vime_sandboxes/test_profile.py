@@ -9,7 +9,7 @@ from vime_agents.errors import SandboxUnavailable
 from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes import profile
 
-FDS = profile.Descriptors(info=10, block=11, runner=12, passwd=13, group=14, seccomp=15)
+FDS = profile.Descriptors(info=10, block=11, runner=12, passwd=13, group=14, owner=16, seccomp=15)
 PYTHON = profile.Interpreter(prefix="/root/py", source="/mnt/python")
 
 
@@ -34,7 +34,7 @@ def test_network_is_off_unless_asked() -> None:
     assert "--share-net" not in arguments()
     assert "--share-net" in arguments(network=True)
     assert ("/etc/resolv.conf", "/etc/resolv.conf") in mounts(arguments(network=True))
-    for flag in ("--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--clearenv"):
+    for flag in ("--unshare-all", "--unshare-user", "--disable-userns", "--clearenv"):
         assert flag in arguments()
 
 
@@ -49,7 +49,7 @@ def test_what_is_held_in_memory_fits_into_the_memory_limit() -> None:
 
 def test_the_runner_is_given_its_limits() -> None:
     found = arguments(memory_mb=64, max_processes=9, max_file_mb=2, ttl_s=7)
-    assert found[-4:] == ["7.0", str(64 << 20), "9", str(2 << 20)]
+    assert found[-5:] == ["7.0", str(64 << 20), "9", str(2 << 20), str(FDS.owner)]
 
 
 def test_the_environment_is_built_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
