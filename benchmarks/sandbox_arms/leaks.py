@@ -11,6 +11,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,17 +36,24 @@ def measure(spec: SandboxSpec, cycles: int, seed: int = 1) -> dict[str, int]:
     """Run at least `cycles` of them; count what one round of the reaper leaves."""
     rng = random.Random(seed)
     mark = secrets.token_hex(8)
-    mounts, folders, groups = _mounts(), _folders(), _groups()
+    mounts, owners = _mounts(spec), set[int]()
+    folder = tempfile.mkdtemp(prefix="vime-bench-")
     done = killed = growth = 0
     with ThreadPoolExecutor(OWNERS_AT_ONCE) as pool:
         while done < cycles:
             plans = [rng.choice([None, *range(MAX_CYCLES)]) for _ in range(OWNERS_AT_ONCE)]
             delays = [rng.uniform(0, 0.2) for _ in plans]
-            for count, open_files in pool.map(lambda p, d: _owner(spec, mark, p, d), plans, delays):
+            for pid, count, open_files in pool.map(
+                lambda p, d: _owner(spec, mark, folder, p, d), plans, delays
+            ):
+                owners.add(pid)
                 done += count
                 growth = max(growth, open_files)
             killed += sum(plan is not None for plan in plans)
+    _settled(lambda: _processes(mark))
     reaped = asyncio.run(reap(backends=[spec.backend]))
+    left_folders = len(os.listdir(folder))
+    shutil.rmtree(folder)
     return {
         "cycles": done,
         "owners_killed": killed,
@@ -53,18 +61,23 @@ def measure(spec: SandboxSpec, cycles: int, seed: int = 1) -> dict[str, int]:
         "reaper_failed": len(reaped.failed),
         "left_sandboxes": len(asyncio.run(_listed(spec.backend))),
         "left_processes": _settled(lambda: _processes(mark)),
-        "left_mounts": len(_mounts() - mounts),
-        "left_groups": len(_groups() - groups),
-        "left_folders": len(_folders() - folders),
+        "left_mounts": _settled(lambda: len(_mounts(spec) - mounts)),
+        "left_groups": _settled(lambda: _groups(owners)),
+        "left_folders": left_folders,
         "left_files": growth,
     }
 
 
-def _owner(spec: SandboxSpec, mark: str, kill_after: int | None, delay_s: float) -> tuple[int, int]:
-    """One owner: the cycles that it completed, and by how many its open files grew."""
+def _owner(
+    spec: SandboxSpec, mark: str, folder: str, kill_after: int | None, delay_s: float
+) -> tuple[int, int, int]:
+    """One owner: its process id, the cycles that it completed, and by how many its open files grew."""
     plain = {"backend": spec.backend, "image": spec.image, "memory_mb": spec.memory_mb, "mark": mark}
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__, json.dumps(plain)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", __name__, json.dumps(plain)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": folder},
     )
     assert process.stdout is not None
     count, counts = 0, []
@@ -80,7 +93,7 @@ def _owner(spec: SandboxSpec, mark: str, kill_after: int | None, delay_s: float)
             os.kill(process.pid, signal.SIGKILL)
     process.stdout.close()
     process.wait()
-    return count, max(0, counts[-1] - counts[0]) if counts else 0
+    return process.pid, count, max(0, counts[-1] - counts[0]) if counts else 0
 
 
 async def _cycles(spec: SandboxSpec, mark: str) -> None:
@@ -119,18 +132,15 @@ def _processes(mark: str) -> int:
     return count
 
 
-def _mounts() -> set[str]:
-    return set(Path("/proc/self/mounts").read_text().splitlines())
+def _mounts(spec: SandboxSpec) -> set[str]:
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return {line for line in lines if spec.backend == "docker" or "docker" not in line}
 
 
-def _groups() -> set[str]:
-    return {str(p) for p in Path("/sys/fs/cgroup").glob(f"**/{limits.PREFIX}-*")}
-
-
-def _folders() -> set[str]:
-    return {
-        p.name for p in Path(tempfile.gettempdir()).iterdir() if p.name.startswith(("vime", ".vime", "tmp"))
-    }
+def _groups(owners: set[int]) -> int:
+    """Control groups of these owners, whose process id is in the name."""
+    found = Path("/sys/fs/cgroup").glob(f"**/{limits.PREFIX}-*")
+    return sum(int(path.name.removeprefix(limits.PREFIX).split("-")[1]) in owners for path in found)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from vime_agents import registry
 from vime_agents.errors import MissingDependencyError, SandboxError, SandboxUnavailable, VimeAgentsError
 from vime_agents.sandbox import SandboxInfo, SandboxProvider
+from vime_sandboxes import limits
 from vime_sandboxes.io_thread import submit
 from vime_sandboxes.ledger import ABANDONED, Entry, Ledger
 from vime_sandboxes.ownership import KEY, OWNER, owner_alive, owner_pid
@@ -103,6 +104,8 @@ async def reap(
             else:
                 report.failed.append((found, problem))
         _forget(ledger, [n for n in providers if n not in seen.unavailable], report)
+        if "local" in providers:  # its sandboxes end with their owner; their empty control groups stay
+            await asyncio.to_thread(limits.remove_orphans)
     finally:
         await _close(providers.values())
     return report

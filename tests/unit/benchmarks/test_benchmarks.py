@@ -17,7 +17,7 @@ def test_every_benchmark_is_listed_with_what_it_measures(capsys: pytest.CaptureF
         assert f"make bench-{name} " in listed
         assert len(line) > 20
         assert callable(importlib.import_module(f"benchmarks.{name.replace('-', '_')}").main)
-    assert set(names()) >= {"import-time", "rollout", "training", "weight-sync"}
+    assert set(names()) >= {"import-time", "rollout", "sandboxes", "training", "weight-sync"}
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,3 +30,8 @@ def test_arms_take_turns_in_alternating_order() -> None:
     arms = {name: lambda name=name: calls.append(name) or 1.0 for name in "ab"}
     assert measure.interleaved(arms, 3) == {"a": [1.0] * 3, "b": [1.0] * 3}
     assert calls == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_percentiles() -> None:
+    values = [5.0, 1.0, 4.0, 2.0, 3.0]
+    assert [measure.percentile(values, share) for share in (0.0, 0.5, 0.95, 1.0)] == [1.0, 3.0, 5.0, 5.0]
