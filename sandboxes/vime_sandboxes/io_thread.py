@@ -1,8 +1,8 @@
 """One long-lived thread with an event loop that talks to every local sandbox of this process.
 
 Three reasons: the view of a private Python (`profile`) belongs to one thread; a sandbox must work from any
-event loop (an env may be driven by one loop and closed by another); and a caller that blocks its own loop must
-not stall the others' commands.
+event loop (an env may be driven by one loop and closed by another); and a caller that blocks its own loop
+must not stall the others' commands.
 """
 
 from __future__ import annotations

@@ -30,7 +30,6 @@ from vime_sandboxes.local_sandbox import LocalSandbox
 from vime_sandboxes.ownership import owner, owner_alive
 
 _PREFIX = "vime-unsafe-"
-_OWNER_FILE = "owner"
 _NO_LIMIT = 1 << 30
 """The kernel counts RLIMIT_NPROC for a user over the whole machine: not by the runner, then."""
 
@@ -73,12 +72,11 @@ class UnsafeSandbox(LocalSandbox):
         self, spec: SandboxSpec, labels: Mapping[str, str], on_release: Callable[[LocalSandbox], object]
     ) -> None:
         super().__init__(spec, labels, on_release)
-        self._folder = Path(tempfile.gettempdir(), f"{_PREFIX}{self.id}")
+        self._folder = Path(tempfile.gettempdir(), _PREFIX + "+".join((*owner().split(":"), self.id)))
         self.workdir = str(self._folder / "work")
 
     async def _start_box(self, spec: SandboxSpec) -> process.BoxProcess:
         self._folder.mkdir(mode=0o700)
-        (self._folder / _OWNER_FILE).write_text(owner(), encoding="utf-8")
         for name in ("work", "tmp"):
             (self._folder / name).mkdir(mode=0o700)
         try:
@@ -169,6 +167,5 @@ def _environment(folder: Path) -> dict[str, str]:
 def _remove_orphans_once() -> None:
     """Remove the folders of owners that were killed together with their runners."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or being removed by somebody else
-            if owner_alive((folder / _OWNER_FILE).read_text(encoding="utf-8")) is False:
-                shutil.rmtree(folder, ignore_errors=True)
+        if owner_alive(":".join(folder.name.removeprefix(_PREFIX).split("+")[:4])) is False:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -28,8 +28,8 @@ async def provider():
 
 
 def folders() -> set[Path]:
-    found = Path(tempfile.gettempdir()).glob(f"{unsafe._PREFIX}*/{unsafe._OWNER_FILE}")
-    return {file.parent for file in found if file.read_text() == owner()}
+    mine = owner().replace(":", "+")
+    return set(Path(tempfile.gettempdir()).glob(f"{unsafe._PREFIX}{mine}+*"))
 
 
 def test_it_says_loudly_what_it_is_not() -> None:
@@ -111,10 +111,9 @@ def test_orphaned_folders_are_removed(tmp_path: Path, monkeypatch: pytest.Monkey
         "elsewhere": f"not-{host}:{boot}:{pid}:{start}",
     }
     for name, text in owners.items():
-        folder = tmp_path / f"{unsafe._PREFIX}{name}"
-        (folder / "work").mkdir(parents=True)
-        (folder / unsafe._OWNER_FILE).write_text(text)
+        (tmp_path / f"{unsafe._PREFIX}{text.replace(':', '+')}+{name}" / "work").mkdir(parents=True)
+    (tmp_path / f"{unsafe._PREFIX}of-somebody").mkdir()
     unsafe._remove_orphans_once.cache_clear()
     unsafe._remove_orphans_once()
-    left = {p.name.removeprefix(unsafe._PREFIX) for p in tmp_path.iterdir()}
-    assert left == {"mine", "elsewhere"}
+    left = {p.name.rpartition("+")[2] for p in tmp_path.iterdir()}
+    assert left == {"mine", "elsewhere", f"{unsafe._PREFIX}of-somebody"}
