@@ -20,8 +20,9 @@ import copy
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, ClassVar
 
@@ -240,8 +241,13 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             self._provider = None
             await provider.aclose()
 
+    def use_sandboxes(self, provider: SandboxProvider) -> None:
+        """Take sandboxes from `provider`, which stays the caller's, unless the env was given one already."""
+        if self._provider is None:
+            self._provider = provider
+
     async def sandbox(self) -> Sandbox:
-        """This episode's sandbox, made on first use.
+        """This episode's sandbox, made on first use. A tool's time stands still while it waits here.
 
         Raises:
             ContractError: the class has no `sandbox_spec`. SandboxError: it could not be made.
@@ -253,7 +259,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
                 self._provider = self._own_provider = registry.sandbox_provider(self.sandbox_spec.backend)
             # A future, not the sandbox: tool calls of one message run at once and must share one.
             self._sandbox = asyncio.ensure_future(self._provider.create(self.sandbox_spec))
-        return await asyncio.shield(self._sandbox)
+        with _standing_still(_tool_deadline.get()):
+            return await asyncio.shield(self._sandbox)
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add to a counter that ends up in the episode's metrics."""
@@ -339,6 +346,25 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
                 await asyncio.shield(_close_when_made(sandbox))
 
 
+_tool_deadline: ContextVar[asyncio.Timeout | None] = ContextVar("tool_deadline", default=None)
+
+
+@contextlib.contextmanager
+def _standing_still(deadline: asyncio.Timeout | None) -> Iterator[None]:
+    """A wait for infrastructure is not a slow tool: the model must not be told that it is."""
+    when = None if deadline is None or deadline.expired() else deadline.when()
+    if deadline is None or when is None:
+        yield
+        return
+    now = asyncio.get_running_loop().time
+    left_s = when - now()
+    deadline.reschedule(None)
+    try:
+        yield
+    finally:
+        deadline.reschedule(now() + left_s)
+
+
 async def _close_when_made(sandbox: asyncio.Future[Sandbox]) -> None:
     if not sandbox.done():
         await asyncio.wait([sandbox])
@@ -393,6 +419,7 @@ class ToolEnv(AgentEnv):
             if name not in self.tools:
                 raise ToolError(f"no tool {name!r}; there are: {', '.join(self.tools)}")
             async with deadline:
+                _tool_deadline.set(deadline)  # each call is a task of its own
                 result = await self.tools[name].call(arguments, run_in_thread)
         except (EnvFault, SandboxError):
             raise

@@ -96,6 +96,18 @@ def env_class(env_id: str) -> type:
     raise UnknownIdError("env", env_id, known)
 
 
+def sandbox_pool(*, size: int, max_sandboxes: int | None = None, run: str = "") -> Any:
+    """A pool that lends sandboxes of every backend; a `SandboxProvider` with `await stats()`.
+
+    Args:
+        size: sandboxes to keep warm.
+        max_sandboxes: open at once; None: as many as this host has room for.
+        run: name of the run, for the sandboxes' labels.
+    """
+    pool = load_object("vime_sandboxes.pool:SandboxPool", "the pool of sandboxes")
+    return pool(size=size, max_sandboxes=max_sandboxes, run=run)
+
+
 def sandbox_provider(name: str) -> Any:
     """A new provider of the backend `name`.
 

@@ -76,6 +76,8 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                     temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_response_len
                 ),
                 max_retries=config.max_retries,
+                sandbox_pool_size=config.sandbox_pool_size,
+                max_sandboxes=config.max_sandboxes,
                 on_episode=finished,
             )
     if config.out:

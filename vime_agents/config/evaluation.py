@@ -61,6 +61,10 @@ class HowOptions:
     """Seconds that one policy call, or one answer of the environment, may take."""
     max_retries: NonNegativeInt = 2
     """Fresh attempts at an episode whose infrastructure failed."""
+    sandbox_pool_size: NonNegativeInt = 4
+    """Sandboxes to keep ready before an episode asks; 0: none."""
+    max_sandboxes: PositiveInt | None = None
+    """Sandboxes open at once; more episodes wait. None: as many as the host has room for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,6 +92,10 @@ class RolloutOptions:
     """Seconds that one policy call, or one answer of the environment, may take."""
     max_retries: Annotated[NonNegativeInt, MayChange()] = 2
     """Fresh attempts at an episode whose infrastructure failed."""
+    sandbox_pool_size: Annotated[NonNegativeInt, MayChange()] = 4
+    """Sandboxes of each player (one for each engine) to keep ready before an episode asks; 0: none."""
+    max_sandboxes: Annotated[int, Bounds(1), MayChange()] | None = None
+    """Sandboxes of each player open at once; more episodes wait. None: as many as the host has room for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from vime_agents.policy import Policy, Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodeRequest
 from vime_agents.rollout.runner import Runner
+from vime_agents.rollout.sandboxes import sandbox_pool
 from vime_agents.task import Task
 
 
@@ -32,6 +34,8 @@ async def evaluate(
     limits: Limits | None = None,
     sampling: Sampling | None = None,
     max_retries: int = 2,
+    sandbox_pool_size: int = 4,
+    max_sandboxes: int | None = None,
     tasks: Sequence[Task] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
 ) -> EvalReport:
@@ -48,6 +52,8 @@ async def evaluate(
         limits: bounds on each episode.
         sampling: how to sample; the default is greedy.
         max_retries: fresh attempts at an episode whose infrastructure failed.
+        sandbox_pool_size: sandboxes to keep ready, if the env has any; 0: each is made when it is asked for.
+        max_sandboxes: open at once; None: as many as this host has room for.
         tasks: play these instead of the env's own.
         on_episode: called with each episode as it finishes.
 
@@ -58,6 +64,7 @@ async def evaluate(
     chosen = first_tasks(make_env, num_tasks) if tasks is None else list(tasks[:num_tasks])
     if not chosen:
         raise ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
+    sandboxes = sandbox_pool(env_id, size=sandbox_pool_size, max_sandboxes=max_sandboxes)
     runner = Runner(
         make_env,
         policy,
@@ -66,15 +73,21 @@ async def evaluate(
         concurrency=min(concurrency, len(chosen) * samples_per_task),
         limits=limits,
         max_retries=max_retries,
+        sandboxes=sandboxes,
     )
     tally = Tally()
     started = time.monotonic()
-    async with contextlib.aclosing(runner.run(eval_requests(chosen, samples_per_task, seed))) as episodes:
-        async for episode in episodes:
-            tally.add(episode)
-            if on_episode is not None:
-                on_episode(episode)
-    return tally.report(
+    try:
+        async with contextlib.aclosing(runner.run(eval_requests(chosen, samples_per_task, seed))) as episodes:
+            async for episode in episodes:
+                tally.add(episode)
+                if on_episode is not None:
+                    on_episode(episode)
+        metrics = {} if sandboxes is None else (await sandboxes.stats()).metrics()
+    finally:
+        if sandboxes is not None:
+            await sandboxes.aclose()
+    report = tally.report(
         env_id=env_id,
         policy=policy.name,
         split=split,
@@ -83,6 +96,7 @@ async def evaluate(
         samples_per_task=samples_per_task,
         duration_s=time.monotonic() - started,
     )
+    return replace(report, metrics={**report.metrics, **metrics})
 
 
 def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AgentEnv]:

@@ -54,7 +54,7 @@ class EvalReport:
     sampled_tokens: int
     """0 where the server does not say."""
     metrics: Mapping[str, float]
-    """Means of the env's counters over all episodes."""
+    """Means of the env's counters over all episodes; with a pool of sandboxes, what it did in all."""
     duration_s: float
 
     @property

@@ -10,10 +10,12 @@ from typing import Any
 
 import gymnasium
 
+from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode, Outcome
 from vime_agents.policy import Policy, Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodePlay, EpisodeRequest, play_to_the_end
+from vime_agents.sandbox import SandboxProvider
 
 GenerateFunction = Callable[[EpisodePlay], Awaitable[None]]
 
@@ -51,12 +53,14 @@ class Runner:
         retry_backoff_s: float = 0.5,
         seed_sampling: bool = True,
         generate: GenerateFunction = play_to_the_end,
+        sandboxes: SandboxProvider | None = None,
     ) -> None:
+        """`sandboxes`: where all its envs take theirs from, and which stays open; None: each its own."""
         self.make_env, self.policy, self.env_id = make_env, policy, env_id
         self.sampling, self.limits = sampling or Sampling(), limits or Limits()
         self.concurrency, self.max_retries = concurrency, max_retries
         self.retry_backoff_s, self.seed_sampling = retry_backoff_s, seed_sampling
-        self.generate = generate
+        self.generate, self.sandboxes = generate, sandboxes
         self.stats = RunnerStats()
         self._in_flight: dict[str, tuple[EpisodePlay, float]] = {}
 
@@ -117,6 +121,8 @@ class Runner:
             env = self.make_env()
         except Exception as error:  # noqa: BLE001 - an author's constructor; recorded on the episode
             return _never_started(request, self.env_id, attempt, error), False
+        if self.sandboxes is not None and isinstance(env, AgentEnv):
+            env.use_sandboxes(self.sandboxes)
         play = EpisodePlay(
             request,
             env,

@@ -398,12 +398,43 @@ async def test_calls_of_one_message_share_one_sandbox_and_the_episode_ends_it() 
 async def test_a_sandbox_that_comes_too_late_is_closed_too() -> None:
     boxes = Boxes()
     env = Tools(sandbox_provider=boxes)
-    env.tool_timeout_s = 0.001  # type: ignore[misc]
     await env.areset(seed=0)
-    observation, *_ = await env.astep(calls(("box", {})))
-    assert "took longer" in observation["messages"][0]["content"]
+    step = asyncio.ensure_future(env.astep(calls(("box", {}))))
+    while env._sandbox is None:
+        await asyncio.sleep(0)
+    step.cancel()
     await env.aclose()
     assert [b.closed for b in boxes.made] == [1]
+
+
+async def test_the_wait_for_a_sandbox_is_not_the_tools_time() -> None:
+    class Slow(Tools):
+        tool_timeout_s = 0.005
+
+        @tool
+        async def then_hang(self) -> str:
+            """Open the sandbox, and never answer."""
+            await asyncio.gather(self.sandbox(), self.sandbox())
+            await asyncio.sleep(600)
+            return ""
+
+    env = Slow(sandbox_provider=Boxes())
+    await env.areset(seed=0)
+    observation, *_ = await env.astep(calls(("box", {}), ("then_hang", {}), ("box", {})))
+    answers = [m["content"] for m in observation["messages"]]
+    assert answers == ["open", "Error: then_hang took longer than 0.005 s", "open"]
+    await env.aclose()
+
+
+async def test_sandboxes_come_from_whom_it_is_told_unless_it_was_given_a_provider() -> None:
+    own, others = Boxes(), Boxes()
+    for env, used in ((Tools(), others), (Tools(sandbox_provider=own), own)):
+        env.use_sandboxes(others)  # type: ignore[arg-type]
+        await env.areset(seed=0)
+        await env.astep(calls(("box", {})))
+        await env.aclose()
+        assert [b.closed for b in used.made] == [1]
+    assert (own.closed, others.closed) == (0, 0)  # lent
 
 
 async def test_a_sandbox_that_cannot_be_made_is_an_error_of_the_episode() -> None:

@@ -125,6 +125,7 @@ async def start_processes(
             stack,
         )
         players = [create_player(_rollout_config(config), url) for url in urls]
+        stack.push_async_callback(_stop, players, "close")
         clients = [EngineClient(url) for url in urls]
         for client in clients:
             stack.push_async_callback(client.aclose)
@@ -203,7 +204,8 @@ async def _start_engines(
         )
         for n in range(config.rollout_num_engines)
     ]
-    stack.push_async_callback(_stop_engines, engines)
+    # Killing the actor closes the pipe that the server's supervisor watches: it ends the server.
+    stack.push_async_callback(_stop, engines, "stop")
     started = await asyncio.gather(*(e.start.remote() for e in engines), return_exceptions=True)
     for result in started:
         if isinstance(result, BaseException):
@@ -211,15 +213,15 @@ async def _start_engines(
     return engines, [url for url, _ in started], max(seconds for _, seconds in started)
 
 
-async def _stop_engines(engines: Sequence[Any]) -> None:
-    stops = [engine.stop.remote() for engine in engines]
+async def _stop(actors: Sequence[Any], method: str) -> None:
+    """Let actors end by themselves; those that do not are killed."""
+    stops = [getattr(actor, method).remote() for actor in actors]
     try:
         async with asyncio.timeout(_STOP_S):
             await asyncio.gather(*stops, return_exceptions=True)
     except TimeoutError:
-        # Killing the actor closes the pipe that the server's supervisor watches: it ends the server.
-        for engine in engines:
-            ray.kill(engine)
+        for actor in actors:
+            ray.kill(actor)
 
 
 def _unwrapped(error: BaseException) -> BaseException:
@@ -280,5 +282,8 @@ def _rollout_config(config: TrainConfig) -> RolloutConfig:
             env_s=config.turn_timeout,
         ),
         max_retries=config.max_retries,
+        sandbox_pool_size=config.sandbox_pool_size,
+        max_sandboxes=config.max_sandboxes,
+        run=Path(config.run_dir).name,
         generate_path=config.custom_generate_function_path,
     )

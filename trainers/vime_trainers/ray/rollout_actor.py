@@ -16,6 +16,7 @@ from vime_agents.rendering.load import make_renderer
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodeRequest, play_to_the_end
 from vime_agents.rollout.runner import Runner
+from vime_agents.rollout.sandboxes import sandbox_pool
 from vime_agents.serving.engine_client import EngineClient
 
 
@@ -31,6 +32,11 @@ class RolloutConfig:
     concurrency: int
     limits: Limits
     max_retries: int
+    sandbox_pool_size: int = 0
+    max_sandboxes: int | None = None
+    """Of this player; None: as many as its host has room for."""
+    run: str = ""
+    """Its name, for the labels of sandboxes."""
     generate_path: str | None = None
     """`module:function` that plays an episode; None: the turn loop."""
 
@@ -44,6 +50,9 @@ class RolloutActor:
         renderer = make_renderer(config.hf_checkpoint, prompt_style=prompt_style, renderer=config.renderer)
         self.policy = TokenPolicy(
             EngineClient(engine_url), renderer, max_context_tokens=config.max_context_tokens
+        )
+        self.sandboxes = sandbox_pool(
+            config.env_id, size=config.sandbox_pool_size, max_sandboxes=config.max_sandboxes, run=config.run
         )
         self.generate = play_to_the_end
         if config.generate_path is not None:
@@ -63,12 +72,15 @@ class RolloutActor:
             limits=config.limits,
             max_retries=config.max_retries,
             generate=self.generate,
+            sandboxes=self.sandboxes,
         )
         async for episode in runner.run(requests):
             yield episode
 
     async def close(self) -> None:
-        """Release connections."""
+        """Release connections and sandboxes."""
+        if self.sandboxes is not None:
+            await self.sandboxes.aclose()
         await self.policy.aclose()
 
 

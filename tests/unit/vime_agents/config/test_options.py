@@ -44,6 +44,8 @@ TRAIN_EXAMPLES = {
     "episode_timeout": ("--episode-timeout 60", 60.0),
     "turn_timeout": ("--turn-timeout 5.5", 5.5),
     "max_retries": ("--max-retries 0", 0),
+    "sandbox_pool_size": ("--sandbox-pool-size 0", 0),
+    "max_sandboxes": ("--max-sandboxes 8", 8),
     "hf_checkpoint": ("--hf-checkpoint other", "other"),
     "renderer": ("--renderer qwen3", "qwen3"),
     "rollout_num_engines": ("--rollout-num-engines 2", 2),
