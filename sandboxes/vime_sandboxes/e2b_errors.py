@@ -16,7 +16,7 @@ from typing import TypeVar
 import e2b
 import httpx
 from connectrpc.errors import ConnectError
-from e2b.envd.rpc import handle_rpc_exception
+from e2b.envd.rpc import handle_rpc_exception, is_transport_failure
 from e2b.exceptions import SandboxNotFoundException, SandboxNotRunningException, SandboxUnreachableException
 
 from vime_agents.errors import (
@@ -47,34 +47,34 @@ _SERVICE_ERRORS = (
 )
 
 
+# The order matters: several of E2B's are subclasses of its time-out.
+_KINDS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], type[SandboxError]], ...] = (
+    ((SandboxNotRunningException, SandboxNotFoundException), SandboxDead),
+    (SandboxUnreachableException, SandboxUnreachable),
+    ((e2b.TimeoutException, httpx.TimeoutException, TimeoutError), SandboxTimeout),
+    (e2b.FileNotFoundException, SandboxFileNotFound),
+    (e2b.NotEnoughSpaceException, SandboxDiskFull),
+    (httpx.TransportError, SandboxUnreachable),
+)
+
+
 def translate(error: Exception, what: str) -> SandboxError:
-    """One of ours. The order matters: several of E2B's are subclasses of its time-out."""
+    """One of ours."""
     if isinstance(error, ConnectError):
         known = handle_rpc_exception(error)
         if isinstance(known, asyncio.CancelledError):  # the library hides the caller's cancellation
             raise known
+        if is_transport_failure(error):
+            return SandboxUnreachable(f"{what}: {error}")
         error = known
     text = f"{what}: {error}"
-    if isinstance(error, SandboxNotRunningException | SandboxNotFoundException):
-        return SandboxDead(text)
-    if isinstance(error, SandboxUnreachableException):
-        return SandboxUnreachable(text)
-    if isinstance(error, e2b.TimeoutException | httpx.TimeoutException | TimeoutError):
-        return SandboxTimeout(f"{what}: no answer in time: {error}", limit=what)
-    if isinstance(error, e2b.AuthenticationException) and "invalid username" in str(error):
-        return SandboxUnsupported(text)
     if isinstance(error, e2b.AuthenticationException):
+        if "invalid username" in text:
+            return SandboxUnsupported(text)
         return SandboxUnavailable(f"{text}. Set E2B_API_KEY to a key of https://e2b.dev/dashboard?tab=keys")
-    if isinstance(error, e2b.FileNotFoundException):
-        return SandboxFileNotFound(text)
-    if isinstance(error, e2b.NotEnoughSpaceException):
-        return SandboxDiskFull(text)
-    status = getattr(error, "status_code", None)
-    if status == 403:
+    if getattr(error, "status_code", None) == 403:
         return SandboxPermissionError(text)
-    if isinstance(error, httpx.TransportError):
-        return SandboxUnreachable(text)
-    return SandboxBackendError(text)
+    return next((ours for theirs, ours in _KINDS if isinstance(error, theirs)), SandboxBackendError)(text)
 
 
 def translate_creation(error: Exception, template: str) -> SandboxError:

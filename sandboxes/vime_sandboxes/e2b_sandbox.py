@@ -26,7 +26,7 @@ from vime_agents.errors import (
     SandboxUnsupported,
 )
 from vime_agents.sandbox import ExecResult, SandboxInfo, SandboxSpec, Snapshot
-from vime_sandboxes import transfer
+from vime_sandboxes import ownership, transfer
 from vime_sandboxes.e2b_cloud import ID, MADE_BY, Cloud
 from vime_sandboxes.e2b_errors import translated
 from vime_sandboxes.e2b_link import Link
@@ -219,7 +219,7 @@ class E2BSandbox:
 
     async def _begin(self, template: str, snapshot: Snapshot | None) -> None:
         ttl_s = self.spec.ttl_s + PREPARATION_S
-        metadata = {**self.labels, MADE_BY[0]: MADE_BY[1]}
+        metadata = {**self.labels, MADE_BY[0]: MADE_BY[1], ownership.OWNER: ownership.owner()}
         self._remote = await self._cloud.create(self.spec, template, metadata, ttl_s)
         info = await self._cloud.info(self._remote.sandbox_id)
         self.enforced = _enforced(self.spec, info.cpu_count, info.memory_mb)

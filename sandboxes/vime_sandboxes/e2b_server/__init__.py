@@ -11,6 +11,8 @@ Code that was written for E2B runs against it unchanged, with no cloud: set `E2B
     processes.py   Connect-RPC of one sandbox: start, input, signals
     filesystem.py  Connect-RPC of one sandbox: stat, list, make, move, remove
 
+Commands start in the sandbox's working directory, which on local sandboxes is also found as /home/user.
+
 What differs from E2B: memory is never part of a pause, a snapshot or a fork (programs end, files stay); there
 are no pseudo-terminals, no volumes, no public ports and no watching of folders (each is refused by name);
 users other than the default one exist only where the backend can be them.

@@ -55,6 +55,8 @@ class Box:
     kept: Snapshot | None = None
     """The files of a paused box."""
     programs: dict[int, Program] = field(default_factory=dict)
+    key: str | None = None
+    """The idempotency key that it was made with."""
     timer: asyncio.TimerHandle | None = None
     change: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while it is paused, resumed or ended."""
@@ -114,10 +116,16 @@ class Boxes:
         if key is None:
             return await self.create(**wanted)  # pyright: ignore[reportArgumentType]
         task = self._by_key.get(key)
-        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+        if task is None:
             task = asyncio.ensure_future(self.create(**wanted))  # pyright: ignore[reportArgumentType]
             self._by_key[key] = task
-        return await asyncio.shield(task)
+        try:
+            box = await asyncio.shield(task)
+        except (BoxError, SandboxError):
+            self._by_key.pop(key, None)  # what failed may be tried again
+            raise
+        box.key = key
+        return box
 
     async def create(
         self,
@@ -157,6 +165,9 @@ class Boxes:
             await self._open(box, timeout_s, kept)
         finally:
             self._starting -= 1
+        if self._closing:
+            await self._shut(box)
+            self._admit()
         self._boxes[box.id] = box
         return box
 
@@ -164,12 +175,21 @@ class Boxes:
         """End it. Raises BoxError 404."""
         box = self.get(box_id)
         del self._boxes[box_id]
+        self._by_key.pop(box.key or "", None)
         if box.timer is not None:
             box.timer.cancel()
         async with box.change:
             await self._shut(box)
             if box.kept is not None:
                 await self._provider.delete_snapshot(box.kept)
+
+    async def check(self, box: Box) -> bool:
+        """Whether its sandbox still answers; one that does not is ended."""
+        if box.sandbox is not None and await box.sandbox.alive():
+            return True
+        if box.sandbox is not None and box.id in self._boxes:
+            await self.kill(box.id)
+        return False
 
     async def set_timeout(self, box: Box, timeout_s: int) -> None:
         """It ends that many seconds from now."""
@@ -182,10 +202,10 @@ class Boxes:
     async def pause(self, box: Box) -> None:
         """Keep its files, end its programs. Raises BoxError 409 when it is paused already."""
         async with box.change:
+            self.get(box.id)
             if box.sandbox is None:
                 raise BoxError(409, f"sandbox {box.id!r} is already paused")
-            kept = await box.sandbox.snapshot()
-            box.kept = kept
+            box.kept = await box.sandbox.snapshot()
             if box.timer is not None:
                 box.timer.cancel()
             await self._shut(box)
@@ -193,6 +213,7 @@ class Boxes:
     async def resume(self, box: Box, timeout_s: int | None) -> bool:
         """Let it run (again), at least for `timeout_s`; whether it had been paused."""
         async with box.change:
+            self.get(box.id)
             if box.sandbox is not None:
                 if timeout_s is not None and time.time() + timeout_s > box.ends_at:
                     await self.set_timeout(box, timeout_s)
@@ -207,6 +228,7 @@ class Boxes:
     async def snapshot(self, box: Box, name: str | None) -> tuple[str, NamedSnapshot]:
         """Keep its files as they are now; a name is given to one snapshot at most, the newest."""
         async with box.change:
+            self.get(box.id)
             if box.sandbox is None:
                 raise BoxError(409, f"sandbox {box.id!r} is paused")
             taken = await box.sandbox.snapshot()

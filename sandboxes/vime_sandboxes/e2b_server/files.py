@@ -30,7 +30,7 @@ def routes(boxes: Boxes) -> list[Route]:
     """All of them; tokens are checked elsewhere."""
     files = _Files(boxes)
     return [
-        Route("/health", lambda _: Response(status_code=204), methods=["GET"]),
+        Route("/health", files.health, methods=["GET"]),
         Route("/files", files.read, methods=["GET"]),
         Route("/files", files.write, methods=["POST"]),
     ]
@@ -39,6 +39,12 @@ def routes(boxes: Boxes) -> list[Route]:
 class _Files:
     def __init__(self, boxes: Boxes) -> None:
         self._boxes = boxes
+
+    async def health(self, request: Request) -> Response:
+        box, _ = self._box(request)
+        if not await self._boxes.check(box):
+            raise BoxError(502, GONE)
+        return Response(status_code=204)
 
     async def read(self, request: Request) -> Response:
         box, sandbox = self._box(request)
@@ -71,6 +77,10 @@ class _Files:
             return [(path, _unpacked(await _body(request), request.headers.get("content-encoding")))]
         if not kind.startswith("multipart/"):
             raise BoxError(400, f"content type {kind!r}: multipart/form-data or application/octet-stream")
+        if int(request.headers.get("content-length", MAX_FILE_BYTES + 1)) > MAX_FILE_BYTES:
+            raise BoxError(
+                413, f"files may have {MAX_FILE_BYTES} bytes at most, and their length must be told"
+            )
         async with request.form() as form:
             parts = [part for part in form.getlist("file") if isinstance(part, UploadFile)]
             found = [(path or part.filename or "", await part.read()) for part in parts]

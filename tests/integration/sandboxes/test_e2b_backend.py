@@ -22,12 +22,13 @@ from vime_agents.errors import (
 )
 from vime_agents.sandbox import Sandbox, SandboxSpec
 from vime_agents.testing.check_sandbox import CHECKS
-from vime_sandboxes import e2b_cloud, e2b_errors
+from vime_sandboxes import e2b_cloud, e2b_errors, ownership
 from vime_sandboxes.e2b import E2BSandboxProvider
 from vime_sandboxes.e2b_server.app import create_app
 from vime_sandboxes.e2b_server.serve import serving
 from vime_sandboxes.local import LocalSandboxProvider
 
+pytestmark = pytest.mark.integration
 KEY = "e2b_test"
 SPEC = SandboxSpec(backend="e2b", memory_mb=256)
 Answer = tuple[int, dict[str, str], bytes]
@@ -120,8 +121,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 class World:
     """Server, relay and provider of one test."""
 
-    def __init__(self, between: Between, wire: Wire, direct: str, through: str) -> None:
+    def __init__(
+        self, local: LocalSandboxProvider, between: Between, wire: Wire, direct: str, through: str
+    ) -> None:
         self.between, self.wire, self.direct = between, wire, direct
+        self.local = local
         self.provider = E2BSandboxProvider(api_key=KEY, api_url=direct, sandbox_url=through)
         self.options: dict[str, Any] = {"api_key": KEY, "api_url": direct}
 
@@ -136,7 +140,7 @@ async def world() -> AsyncIterator[World]:
     between = Between(create_app(local, api_key=KEY, templates={"base": template}))
     async with serving(between) as url:  # pyright: ignore[reportArgumentType] - as good as a server
         wire = Wire(int(url.rpartition(":")[2]))
-        made = World(between, wire, url, await wire.open())
+        made = World(local, between, wire, url, await wire.open())
         yield made
         await made.provider.aclose()
         await wire.close()
@@ -167,11 +171,11 @@ async def test_the_backend_keeps_its_promise(world: World, check: str) -> None:
 
 
 async def test_a_sandbox_is_labelled_found_and_removed(world: World) -> None:
-    sandbox = await world.provider.create(SPEC, labels={"vime.run": "r1", "vime.owner": "h:b:1:2"})
+    sandbox = await world.provider.create(SPEC, labels={"vime.run": "r1"})
     (info,) = await world.provider.list()
     assert (info.id, info.backend, info.state) == (sandbox.id, "e2b", "running")
     assert info.labels["vime.run"] == "r1"
-    assert info.labels["vime.owner"] == "h:b:1:2"
+    assert ownership.owner_alive(info.labels[ownership.OWNER])
     assert info.created_at is not None
     assert info.expires_at is not None
     assert 3590 < info.expires_at - info.created_at < 3610
@@ -295,6 +299,17 @@ async def test_a_sandbox_killed_from_outside_is_dead(world: World) -> None:
     await sandbox.close()
 
 
+async def test_a_sandbox_whose_machine_dies_is_dead(world: World) -> None:
+    sandbox = await world.provider.create(SPEC)
+    running = await busy(sandbox)
+    (machine,) = world.local._open.values()
+    await machine.close()
+    with pytest.raises(SandboxDead):
+        await running
+    assert not await sandbox.alive()
+    assert await world.remaining() == []
+
+
 async def test_a_cut_connection_loses_the_command_but_not_the_sandbox(world: World) -> None:
     sandbox = await world.provider.create(SPEC)
     await sandbox.write("kept", b"1")
@@ -314,6 +329,8 @@ async def test_a_service_that_is_gone_is_unreachable(world: World) -> None:
     await world.wire.close()
     with pytest.raises(SandboxUnreachable):
         await running
+    with pytest.raises(SandboxUnreachable):
+        await sandbox.exec(["true"])
     assert not await sandbox.alive()
 
 

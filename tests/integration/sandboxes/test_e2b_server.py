@@ -35,6 +35,7 @@ from vime_sandboxes.e2b_server.app import create_app
 from vime_sandboxes.e2b_server.serve import serving
 from vime_sandboxes.local import LocalSandboxProvider
 
+pytestmark = pytest.mark.integration
 KEY = "e2b_test"
 BASE = SandboxSpec(memory_mb=256, max_processes=64)
 
@@ -311,6 +312,20 @@ async def test_requests_that_make_no_sense_are_refused(client: Client) -> None:
         await client.create(timeout=10**9)
     with pytest.raises(SandboxException, match="volumeMounts is not offered"):
         await client.create(volume_mounts={"/v": "volume"})
+
+
+async def test_a_template_with_network_gives_it_to_who_asks() -> None:
+    provider = LocalSandboxProvider()
+    templates = {"open": SandboxSpec(memory_mb=256, network=True)}
+    script = "ls /sys/class/net 2>/dev/null || tail -n +3 /proc/net/dev | cut -d: -f1"
+    async with serving(create_app(provider, api_key=KEY, templates=templates)) as url:
+        client = Client(url)
+        asked = await client.create("open", allow_internet_access=True)
+        silent = await client.create("open")
+        seen = [(await s.commands.run(script)).stdout.split() for s in (asked, silent)]
+    await provider.aclose()
+    assert seen[1] == ["lo"]
+    assert len(seen[0]) > 1
 
 
 async def test_metrics_have_the_limits(sandbox: AsyncSandbox) -> None:

@@ -67,6 +67,12 @@ def test_a_hidden_cancellation_stays_one() -> None:
         translate(error, "x")
 
 
+def test_a_connection_that_fails_is_unreachable() -> None:
+    error = ConnectError(Code.UNAVAILABLE, "connection refused")
+    error.__cause__ = ConnectionError("refused")
+    assert type(translate(error, "x")) is SandboxUnreachable
+
+
 @pytest.mark.parametrize("status", [400, 403, 404, 422])
 def test_a_creation_that_cannot_succeed_is_unsupported(status: int) -> None:
     error = translate_creation(e2b.SandboxException("no", status_code=status), "mine")
