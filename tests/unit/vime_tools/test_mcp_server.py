@@ -74,7 +74,7 @@ async def call(server: McpServer, name: str, arguments: str = "{}") -> str:
 
 
 async def servers_inside(sandbox: Sandbox) -> int:
-    command = ["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -cx server.py"]
+    command = ["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -cx '[s]erver.py'"]
     return int((await sandbox.exec(command)).text)
 
 
