@@ -88,6 +88,7 @@ class SandboxPool:
         self._boxes: set[Box] = set()
         self._ending: dict[Box, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._num_handing = 0
         self._timer: asyncio.TimerHandle | None = None
         self._recorder = Recorder()
         self._closing: asyncio.Task[None] | None = None
@@ -189,6 +190,7 @@ class SandboxPool:
             return
         for shelf in self._shelves.values():
             while shelf.waiting and shelf.warm:
+                self._num_handing += 1
                 self._start(self._hand_over(shelf.warm.pop(), shelf.waiting.popleft()))
         while (key := next((k for k, s in self._shelves.items() if s.num_missing > 0), None)) is not None:
             # Whoever's turn it is waits for room, and all behind it: a large one would never get any.
@@ -208,8 +210,8 @@ class SandboxPool:
         return False
 
     def _refill(self) -> None:
-        """Make warm ones of what was wanted last, while nobody waits."""
-        if any(shelf.waiting for shelf in self._shelves.values()):
+        """Make warm ones of what was wanted last, while nobody waits: a start would hold the others up."""
+        if self._num_handing or any(shelf.waiting for shelf in self._shelves.values()):
             return
         for shelf in sorted(self._shelves.values(), key=lambda s: -s.used_at):
             while (
@@ -269,10 +271,11 @@ class SandboxPool:
         begin = time.monotonic()
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
-                await box.sandbox.extend(box.shelf.spec.ttl_s)
-                lives = await box.sandbox.alive()
+                _, lives = await asyncio.gather(box.sandbox.extend(box.shelf.spec.ttl_s), box.sandbox.alive())
         except (SandboxError, TimeoutError):
             lives = False
+        finally:
+            self._num_handing -= 1
         if self._closing is not None:
             _answer(request, SandboxUnavailable(_CLOSED))
         if lives and self._lend(box, request):
