@@ -22,6 +22,8 @@ from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes import egress
 
 WORKDIR = "/work"
+E2B_HOME = "/home/user"
+"""Where code that was written for E2B expects it; a link."""
 INNER_ID = 1000
 USER = "sandbox"
 RUNNER_PATH = "/run/vime-runner.pyc"
@@ -177,6 +179,7 @@ def bwrap_arguments(spec: SandboxSpec, python: Interpreter, fds: Descriptors) ->
     quarter_bytes = (spec.memory_mb << 20) // 4
     for folder, size in (("/dev/shm", quarter_bytes), ("/tmp", quarter_bytes), (WORKDIR, 2 * quarter_bytes)):
         out += ["--size", str(size), "--tmpfs", folder]
+    out += ["--symlink", WORKDIR, E2B_HOME]
     out += [
         "--remount-ro",
         "/dev",

@@ -15,5 +15,6 @@ Commands start in the sandbox's working directory, which on local sandboxes is a
 
 What differs from E2B: memory is never part of a pause, a snapshot or a fork (programs end, files stay); there
 are no pseudo-terminals, no volumes, no public ports and no watching of folders (each is refused by name);
-users other than the default one exist only where the backend can be them.
+users other than the default one exist only where the backend can be them. The network is off unless the
+server's operator and the client both ask for it; hosts that a client names are reached through a proxy.
 """

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from e2b import (
+    ALL_TRAFFIC,
     AsyncSandbox,
     AuthenticationException,
     CommandExitException,
@@ -196,6 +197,15 @@ async def test_files_keep_their_bytes(sandbox: AsyncSandbox) -> None:
         await sandbox.files.read("new")
 
 
+async def test_the_home_of_e2b_is_the_working_directory(sandbox: AsyncSandbox) -> None:
+    await sandbox.files.write("/home/user/a/b.txt", "here")
+    result = await sandbox.commands.run(
+        "cat /home/user/a/b.txt; cat a/b.txt; cat ~/a/b.txt", cwd="/home/user"
+    )
+    assert result.stdout == "here" * 3
+    assert await sandbox.files.read("a/b.txt") == "here"
+
+
 async def test_folders_are_listed_made_moved_and_removed(sandbox: AsyncSandbox) -> None:
     assert await sandbox.files.make_dir("d/e")
     assert not await sandbox.files.make_dir("d/e")
@@ -322,8 +332,11 @@ async def test_a_template_with_network_gives_it_to_who_asks() -> None:
         client = Client(url)
         asked = await client.create("open", allow_internet_access=True)
         silent = await client.create("open")
+        some = await client.create("open", network={"allow_out": ["example.org"], "deny_out": [ALL_TRAFFIC]})
+        proxy = (await some.commands.run("echo $HTTPS_PROXY")).stdout
         seen = [(await s.commands.run(script)).stdout.split() for s in (asked, silent)]
     await provider.aclose()
+    assert proxy.startswith("http://127.0.0.1:")
     assert seen[1] == ["lo"]
     assert len(seen[0]) > 1
 
