@@ -164,13 +164,17 @@ class McpServer:
                 for task in (ended, closing):
                     task.cancel()
         except Exception as error:  # noqa: BLE001 - whatever the library raises here is told to the caller
-            if not self._client.done():
-                self._client.set_exception(await self._explain("start", error))
+            self._fail(await self._explain("start", error))
         finally:
             with contextlib.suppress(SandboxError):
                 await self._process.kill()
             if not self._client.done():
-                self._client.set_exception(await self._ended())
+                self._fail(await self._ended())
+
+    def _fail(self, error: Exception) -> None:
+        if not self._client.done():
+            self._client.set_exception(error)
+            self._client.exception()  # nobody may be waiting any more
 
     async def _wait_for_end(self) -> None:
         with contextlib.suppress(SandboxError):
