@@ -25,7 +25,7 @@ START_TIMEOUT_S = 60.0
 INPUT_TIMEOUT_S = 60.0
 """For one piece of input to arrive; the program has to take it."""
 READ_BYTES = 1 << 20
-INPUT_BYTES = 256 << 10
+INPUT_BYTES = 1 << 20
 """Of one request."""
 KEEPALIVE = {"Keepalive-Ping-Interval": "50"}
 
@@ -63,7 +63,7 @@ class Channel:
             raise
         # A pair of sockets between: their buffers hold a side back that is too fast for the other.
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=theirs)
+        reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=INPUT_BYTES)
         channel._tasks = [
             asyncio.create_task(channel._down(writer)),
             asyncio.create_task(channel._up(reader)),
