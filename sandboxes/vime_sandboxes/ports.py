@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from weakref import WeakKeyDictionary
 
@@ -77,32 +78,37 @@ async def _connect(sandbox: Sandbox, port: int) -> RelayStream:
 
 
 class _Listener:
+    """Accepts by itself: asyncio's server of Python 3.11 loses a connection that comes while it closes."""
+
     def __init__(self, sandbox: Sandbox, port: int) -> None:
         self._sandbox, self._target = sandbox, port
-        self._server: asyncio.Server | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
     async def open(self, local_port: int) -> int:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", local_port)
-        return self._server.sockets[0].getsockname()[1]
+        listener = socket.create_server(("127.0.0.1", local_port))
+        listener.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(listener))
+        self._accepting.add_done_callback(lambda _: listener.close())
+        return listener.getsockname()[1]
 
     async def close(self) -> None:
-        if self._server is None:
-            return
-        self._server.close()
-        for task in self._serving:
+        tasks = [*self._serving, *([] if self._accepting is None else [self._accepting])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
-        await self._server.wait_closed()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._serving.add(task)
+    async def _accept(self, listener: socket.socket) -> None:
+        while True:
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            reader, writer = await asyncio.open_connection(sock=connection)
+            task = asyncio.create_task(self._serve(reader, writer))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+            task.add_done_callback(lambda _, writer=writer: writer.close())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await pump(await _connect(self._sandbox, self._target), reader, writer)
         except (SandboxError, ConnectionError):
             writer.transport.abort()  # as a port does where nobody listens
-        finally:
-            self._serving.discard(task)
-            writer.close()

@@ -89,11 +89,13 @@ async def test_a_forwarded_port(sandbox: Sandbox) -> None:
         assert await reader.read() == b"hello"
         writer.close()
         await writer.wait_closed()
-        held, _ = await asyncio.open_connection("127.0.0.1", port)
+        held, holder = await asyncio.open_connection("127.0.0.1", port)
+        holder.write(b"held")
+        assert await held.readexactly(4) == b"held"
     assert await held.read() == b""
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
-    _.close()
+    holder.close()
 
 
 async def test_it_goes_on_after_the_inside_has_killed_everything(sandbox: Sandbox) -> None:
