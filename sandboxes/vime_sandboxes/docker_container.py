@@ -18,6 +18,7 @@ from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes import docker_runner, limits, runner
 from vime_sandboxes.egress import proxy_environment
 from vime_sandboxes.egress_policy import Policy
+from vime_sandboxes.spec_checks import check_env, check_memory, check_positive
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -52,17 +53,11 @@ def check(spec: SandboxSpec, info: Mapping[str, Any]) -> None:
         ConfigError: an unknown option, an impossible value. SandboxUnsupported: a limit that would not hold.
     """
     _check_options(spec, info)
-    if spec.memory_mb < 32:
-        raise ConfigError(f"SandboxSpec.memory_mb must be at least 32, got {spec.memory_mb}")
-    for name in ("max_processes", "max_file_mb", "ttl_s", "cpus"):
-        value = getattr(spec, name)
-        if value is not None and value <= 0:
-            raise ConfigError(f"SandboxSpec.{name} must be positive, got {value}")
+    check_memory(spec)
+    check_positive(spec, "max_processes", "max_file_mb", "ttl_s", "cpus")
     if isinstance(spec.network, tuple):
         Policy(spec.network)
-    for name, value in spec.env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise ConfigError(f"SandboxSpec.env: {name!r}={value!r} cannot be an environment variable")
+    check_env(spec)
     needed = [("MemoryLimit", "memory_mb"), ("PidsLimit", "max_processes")]
     needed += [("CpuCfsQuota", "cpus")] if spec.cpus is not None else []
     for key, field in needed:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from vime_agents.errors import ContractError, SandboxDead, SandboxError, SandboxNotReady
+from vime_agents.errors import SandboxDead, SandboxError
 from vime_agents.sandbox import ExecResult, SandboxInfo, SandboxProcess, SandboxSpec, Snapshot
 from vime_sandboxes import docker_container, docker_exec, docker_snapshot, egress, transfer
 from vime_sandboxes.docker_box import Box
@@ -17,8 +17,9 @@ from vime_sandboxes.docker_container import Image
 from vime_sandboxes.docker_engine import Engine
 from vime_sandboxes.docker_remove import Remover
 from vime_sandboxes.io_thread import on_io_thread, submit
+from vime_sandboxes.runner_link import check_command
+from vime_sandboxes.spec_checks import check_setup
 
-MAX_STDIN_BYTES = 16 << 20
 _KILLED = 9
 T = TypeVar("T")
 
@@ -76,9 +77,7 @@ class DockerSandbox:
         max_output: int = 1 << 20,
     ) -> ExecResult:
         """Run a program to its end; see the protocol. `stdin` is of at most 16 MiB."""
-        _check(command)
-        if len(stdin) > MAX_STDIN_BYTES:
-            raise ContractError(f"stdin of {len(stdin)} bytes; above {MAX_STDIN_BYTES} write a file instead")
+        check_command(command, stdin)
 
         async def run(box: Box) -> ExecResult:
             folder = cwd or docker_container.WORKDIR
@@ -113,7 +112,7 @@ class DockerSandbox:
         timeout_s: float | None = None,
     ) -> SandboxProcess:
         """Start a program and leave it running; see the protocol."""
-        _check(command)
+        check_command(command)
         folder = cwd or docker_container.WORKDIR
 
         async def start(box: Box) -> SandboxProcess:
@@ -202,9 +201,7 @@ class DockerSandbox:
             await self.write(path, text.encode())
         for command in self.spec.setup:
             result = await self.exec(command, timeout_s=self.spec.ttl_s)
-            if not result.ok:
-                said = (result.stderr or result.stdout)[-2000:].decode(errors="replace")
-                raise SandboxNotReady(f"setup command {list(command)} ended with {result.ended_by}: {said}")
+            check_setup(command, result)
 
     async def _with_box(self, use: Callable[[Box], Coroutine[Any, Any, T]]) -> T:
         async def ask() -> T:
@@ -244,8 +241,3 @@ class DockerSandbox:
     async def _end(self) -> None:
         await self._close_box()
         self._on_close(self)
-
-
-def _check(command: Sequence[str]) -> None:
-    if isinstance(command, str) or not command:
-        raise ContractError(f"a command is a non-empty list of strings, got {command!r:.200}")

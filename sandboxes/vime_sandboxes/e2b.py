@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from vime_agents.errors import ConfigError, SandboxUnavailable, SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
 from vime_sandboxes.io_thread import on_io_thread, submit
+from vime_sandboxes.spec_checks import check_env, check_positive
 
 if TYPE_CHECKING:
     from vime_sandboxes.e2b_cloud import Cloud
@@ -117,14 +118,10 @@ class E2BSandboxProvider:
 def _check(spec: SandboxSpec) -> None:
     if spec.build is not None:
         raise SandboxUnsupported("E2B builds no Dockerfile here; build a template, and name it in `image`")
-    for name in ("memory_mb", "max_processes", "max_file_mb", "ttl_s"):
-        if getattr(spec, name) <= 0:
-            raise ConfigError(f"SandboxSpec.{name} must be positive, got {getattr(spec, name)}")
+    check_positive(spec, "memory_mb", "max_processes", "max_file_mb", "ttl_s")
     if spec.options:
         raise ConfigError(f"SandboxSpec.options: the E2B backend has none, got {sorted(spec.options)}")
-    for name, value in spec.env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise ConfigError(f"SandboxSpec.env: {name!r}={value!r} cannot be an environment variable")
+    check_env(spec)
     ports = [h for h in spec.network if ":" in h] if isinstance(spec.network, tuple) else []
     if ports:
         raise SandboxUnsupported(f"E2B allows hosts, not single ports of them: {ports}")

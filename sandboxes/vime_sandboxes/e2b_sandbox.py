@@ -33,6 +33,8 @@ from vime_sandboxes.e2b_link import Link
 from vime_sandboxes.e2b_process import E2BProcess
 from vime_sandboxes.io_thread import on_io_thread, submit
 from vime_sandboxes.runner_link import check_command
+from vime_sandboxes.runner_process import started
+from vime_sandboxes.spec_checks import check_setup
 
 T = TypeVar("T")
 DEFAULT_TEMPLATE = "base"
@@ -117,15 +119,7 @@ class E2BSandbox:
             program = await link.spawn(command, env=env or {}, cwd=cwd or ".", timeout_s=timeout_s)
             return E2BProcess(program, lambda error: on_io_thread(self._lost(link, error)))
 
-        future = submit(self._call(run, user))
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            # It may have started in the very moment.
-            future.add_done_callback(
-                lambda f: f.cancelled() or f.exception() or submit(_end_quietly(f.result()))
-            )
-            raise
+        return await started(self._call(run, user))
 
     async def read(self, path: str, *, max_bytes: int = 100 << 20) -> bytes:
         """A file's content; see the protocol."""
@@ -231,11 +225,7 @@ class E2BSandbox:
             await link.write(path, text.encode(), 0o644)
         for command in self.spec.setup:
             result = await self._run(link, command, timeout_s=min(SETUP_TIMEOUT_S, self.spec.ttl_s))
-            if not result.ok:
-                said = (result.stdout + result.stderr)[-2000:].decode(errors="replace").strip()
-                raise SandboxNotReady(
-                    f"the setup command {list(command)} ended with {result.ended_by}: {said}"
-                )
+            check_setup(command, result)
 
     async def _link(self, user: str | None = None) -> Link:
         """The way to the runner of a user, who is the spec's when None; a new one when that broke."""
@@ -357,10 +347,3 @@ def _enforced(spec: SandboxSpec, cpus: int, memory_mb: int) -> frozenset[str]:
     if spec.network is not True:
         found.add("network")
     return frozenset(found)
-
-
-async def _end_quietly(program: E2BProcess) -> None:
-    try:
-        await program.kill()
-    except SandboxError:
-        return  # the sandbox is gone, and the program with it

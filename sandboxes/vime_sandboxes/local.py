@@ -19,6 +19,7 @@ from vime_sandboxes.egress_policy import Policy
 from vime_sandboxes.io_thread import submit
 from vime_sandboxes.local_sandbox import LocalSandbox
 from vime_sandboxes.ownership import OWNER, owner
+from vime_sandboxes.spec_checks import check_env, check_memory, check_positive
 
 
 class LocalSandboxProvider:
@@ -108,12 +109,6 @@ def check(spec: SandboxSpec) -> None:
         raise SandboxUnsupported(f"SandboxSpec.user: the local backend has one user, got {spec.user!r}")
     if spec.options:
         raise ConfigError(f"SandboxSpec.options: the local backend has none, got {sorted(spec.options)}")
-    if spec.memory_mb < 32:
-        raise ConfigError(f"SandboxSpec.memory_mb must be at least 32, got {spec.memory_mb}")
-    for name in ("max_processes", "max_file_mb", "ttl_s", "cpus"):
-        value = getattr(spec, name)
-        if value is not None and value <= 0:
-            raise ConfigError(f"SandboxSpec.{name} must be positive, got {value}")
-    for name, value in spec.env.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise ConfigError(f"SandboxSpec.env: {name!r}={value!r} cannot be an environment variable")
+    check_memory(spec)
+    check_positive(spec, "max_processes", "max_file_mb", "ttl_s", "cpus")
+    check_env(spec)

@@ -13,7 +13,6 @@ from typing import Any, TypeVar, cast
 from vime_agents.errors import (
     SandboxDead,
     SandboxDiskFull,
-    SandboxError,
     SandboxNotReady,
     SandboxOutOfMemory,
     SandboxTimeout,
@@ -24,12 +23,12 @@ from vime_agents.sandbox import ExecResult, Sandbox, SandboxInfo, SandboxSpec, S
 from vime_sandboxes import egress, local_snapshot, process, profile, transfer
 from vime_sandboxes.io_thread import on_io_thread, submit
 from vime_sandboxes.runner_link import RunnerLink, check_command
-from vime_sandboxes.runner_process import RunnerProcess
+from vime_sandboxes.runner_process import RunnerProcess, started
+from vime_sandboxes.spec_checks import check_setup
 
 START_TIMEOUT_S = 60.0
 SETUP_TIMEOUT_S = 600.0
 """For each command of `SandboxSpec.setup`."""
-_SHOWN_OUTPUT = 2000
 T = TypeVar("T")
 
 
@@ -102,17 +101,9 @@ class LocalSandbox:
         check_command(command)
         self._check_user(user)
         folder = cwd or self.workdir
-        future = submit(
+        return await started(
             self._with_link(lambda link: link.spawn(command, env=env or {}, cwd=folder, timeout_s=timeout_s))
         )
-        try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            # It may have started in the very moment.
-            future.add_done_callback(
-                lambda f: f.cancelled() or f.exception() or submit(_end_quietly(f.result()))
-            )
-            raise
 
     async def read(self, path: str, *, max_bytes: int = 100 << 20) -> bytes:
         """A file's content; see the protocol."""
@@ -239,9 +230,7 @@ class LocalSandbox:
 
     async def _set_up(self, command: Sequence[str]) -> None:
         result = await self.exec(command, timeout_s=min(SETUP_TIMEOUT_S, self.spec.ttl_s))
-        if not result.ok:
-            said = (result.stdout + result.stderr)[-_SHOWN_OUTPUT:].decode(errors="replace").strip()
-            raise SandboxNotReady(f"the setup command {list(command)} ended with {result.ended_by}: {said}")
+        check_setup(command, result)
 
     async def _with_link(self, use: Callable[[RunnerLink], Coroutine[Any, Any, T]]) -> T:
         async with self._restoring:
@@ -318,10 +307,3 @@ class _Inside:
     async def spawn(self, command: Sequence[str]) -> RunnerProcess:
         """Start a program."""
         return await self._link.spawn(command, env={}, cwd=".", timeout_s=None)
-
-
-async def _end_quietly(program: RunnerProcess) -> None:
-    try:
-        await program.kill()
-    except SandboxError:
-        return  # the sandbox is gone, and the program with it

@@ -16,6 +16,7 @@ from pathlib import Path
 from vime_agents.errors import SandboxUnavailable
 from vime_agents.sandbox import Sandbox, Snapshot
 from vime_sandboxes import transfer
+from vime_sandboxes.ledger import state_folder
 from vime_sandboxes.ownership import owner, owner_alive
 
 _SUFFIX = ".snapshot.tar"
@@ -23,9 +24,7 @@ _SUFFIX = ".snapshot.tar"
 
 def folder() -> Path:
     """Where they are."""
-    state = os.environ.get("VIME_AGENTS_STATE")
-    base = Path(state) if state else _state_home() / "vime-agents"
-    return base / "snapshots"
+    return state_folder() / "snapshots"
 
 
 async def take(sandbox: Sandbox, path: str) -> Snapshot:
@@ -83,7 +82,3 @@ def remove_orphans(place: Path) -> None:
     for file in place.glob(f"*{_SUFFIX}*"):
         if owner_alive(":".join(file.name.lstrip(".").split(":")[:4])) is False:
             file.unlink(missing_ok=True)
-
-
-def _state_home() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
-from typing import Literal
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any, Literal, TypeVar
 
-from vime_agents.errors import ContractError, SandboxDead
-from vime_agents.sandbox import ExecResult
+from vime_agents.errors import ContractError, SandboxDead, SandboxError
+from vime_agents.sandbox import ExecResult, SandboxProcess
 from vime_sandboxes import runner_frames as frames
 from vime_sandboxes.connection import Connection
-from vime_sandboxes.io_thread import on_io_thread
+from vime_sandboxes.io_thread import on_io_thread, submit
 
+P = TypeVar("P", bound=SandboxProcess)
 Piece = tuple[Literal["stdout", "stderr"], bytes]
 _NAMES: dict[int, Literal["stdout", "stderr"]] = {frames.STDOUT: "stdout", frames.STDERR: "stderr"}
 _BATCH_BYTES = frames.WINDOW // 4
@@ -205,3 +206,21 @@ def exec_result(fields: list[bytes], stdout: bytes = b"", stderr: bytes = b"") -
         signal=number or None,
         timed_out=bool(timed_out),
     )
+
+
+async def started(starting: Coroutine[Any, Any, P]) -> P:
+    """The program that `starting` starts on the io thread; killed when the caller is cancelled meanwhile."""
+    future = submit(starting)
+    try:
+        return await asyncio.wrap_future(future)
+    except asyncio.CancelledError:
+        # It may have started in the very moment.
+        future.add_done_callback(lambda f: f.cancelled() or f.exception() or submit(_end_quietly(f.result())))
+        raise
+
+
+async def _end_quietly(program: SandboxProcess) -> None:
+    try:
+        await program.kill()
+    except SandboxError:
+        return  # the sandbox is gone, and the program with it
