@@ -213,9 +213,12 @@ class SandboxPool:
         """Make warm ones of what was wanted last, while nobody waits: a start would hold the others up."""
         if self._num_handing or any(shelf.waiting for shelf in self._shelves.values()):
             return
+        # What nobody asked for since then would be ended as idle, made again, ended ...
+        since = time.monotonic() - self._idle_s
         for shelf in sorted(self._shelves.values(), key=lambda s: -s.used_at):
             while (
                 shelf.is_kept
+                and shelf.used_at > since
                 and sum(s.num_warm for s in self._shelves.values()) < self._size
                 and self._admission.fits(shelf.spec)
             ):
