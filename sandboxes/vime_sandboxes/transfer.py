@@ -36,9 +36,9 @@ _MISSING = 44
 """Exit status of our programs inside: there is no such path."""
 _MAX_COMPLAINT_BYTES = 4096
 
-# $1: where, $2: the Python program that does the same. GNU tar, which alone heeds the variable, then moves
-# 64 KiB at a time instead of 10.
-_SET = "export TAR_OPTIONS=--blocking-factor=128; "
+# $1: where, $2: the Python program that does the same. GNU tar, which alone heeds TAR_OPTIONS, then moves
+# 64 KiB at a time instead of 10. Its complaints are read below, so they are to be in English.
+_SET = "export TAR_OPTIONS=--blocking-factor=128 LC_ALL=C; "
 _UNPACK = (
     _SET + 'mkdir -p -- "$1" || exit; command -v tar >/dev/null 2>&1 || exec python3 -IS -c "$2" "$1"; '
     'exec tar -xpof - -C "$1"'
@@ -62,17 +62,38 @@ _PACK = (
 )
 _PACK_PYTHON = f"""\
 import os, sys, tarfile
+def copy(source, target, length, *_, **__):
+    while length:
+        size = min(length, {1 << 16})
+        piece = source.read(size) or bytes(size)  # it shrank meanwhile
+        target.write(piece)
+        length -= len(piece)
+tarfile.copyfileobj = copy
+def add(path, name):
+    try:
+        tar.add(path, name, recursive=False)
+        inside = os.listdir(path) if os.path.isdir(path) and not os.path.islink(path) else ()
+    except FileNotFoundError:
+        return  # it went meanwhile
+    for entry in inside:
+        add(os.path.join(path, entry), name + "/" + entry)
 path = os.path.realpath(sys.argv[1])
 if not os.path.exists(path):
     sys.exit({_MISSING})
 try:
     with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.GNU_FORMAT) as tar:
-        tar.add(path, "." if os.path.isdir(path) else os.path.basename(path))
+        add(path, "." if os.path.isdir(path) else os.path.basename(path))
 except OSError as error:
     sys.exit(str(error))
 """
-# GNU tar ends with status 1 for these: the archive is whole, a file in it was written to meanwhile.
-_HARMLESS = ("file changed as we read it", "file removed before we read it", "socket ignored")
+# GNU tar ends with status 1 for these: the archive is whole, a file in it was written to meanwhile. Nobody
+# inside can so keep the files from being taken, by writing to one all the time.
+_HARMLESS = (
+    "file changed as we read it",
+    "file removed before we read it",
+    "padding with zeros",  # it shrank
+    "socket ignored",
+)
 
 
 async def upload(sandbox: Sandbox, source: Path, target: str) -> None:

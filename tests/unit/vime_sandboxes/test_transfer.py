@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import tarfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,30 @@ async def test_missing_and_wrong_things_are_named(box: HostBox, tree: Path, tmp_
     with pytest.raises(SandboxError, match="cannot download to"):
         await transfer.download(box, "file", tmp_path / "folder")
     assert contents(tmp_path / "folder") == {}
+
+
+async def test_what_changes_meanwhile_is_taken_as_it_is(box: HostBox, tmp_path: Path) -> None:
+    """Else whoever is inside could keep the files from ever being taken."""
+    inside = box.folder / "in"
+    (inside / "coming").mkdir(parents=True)
+    (inside / "last").write_text("whole")
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            (inside / "changing").write_bytes(bytes(8 << 20))
+            os.truncate(inside / "changing", 5)
+            (inside / "coming" / "and going").mkdir()
+            (inside / "coming" / "and going").rmdir()
+
+    changing = asyncio.create_task(asyncio.to_thread(change))
+    try:
+        for n in range(20):
+            await transfer.download(box, "in", tmp_path / f"out{n}")
+            assert (tmp_path / f"out{n}" / "last").read_text() == "whole"
+    finally:
+        stop.set()
+        await changing
 
 
 async def test_without_any_program_it_says_what_is_needed(tmp_path: Path) -> None:
