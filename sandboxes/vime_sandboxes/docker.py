@@ -22,7 +22,7 @@ from vime_sandboxes.docker_image import find_image
 from vime_sandboxes.docker_remove import Remover, remove_container
 from vime_sandboxes.docker_sandbox import DockerSandbox
 from vime_sandboxes.docker_snapshot import delete, find, unpack
-from vime_sandboxes.io_thread import on_io_thread, submit
+from vime_sandboxes.io_thread import made, on_io_thread
 
 NAME_LABEL = "vime.sandbox"
 """Its value is the container's own name: a label alone could come with an image."""
@@ -57,12 +57,7 @@ class DockerSandboxProvider:
 
         With a `snapshot`, the spec's files and setup are not repeated: the snapshot has what they made.
         """
-        future = submit(self._create(spec, labels or {}, snapshot))
-        try:
-            return await asyncio.shield(asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            future.add_done_callback(lambda f: f.exception() is None and submit(f.result().close()) and None)
-            raise
+        return await made(self._create(spec, labels or {}, snapshot), DockerSandbox.close)
 
     async def list(self) -> Sequence[SandboxInfo]:
         """Every sandbox that vime-agents made on this daemon, of any owner."""

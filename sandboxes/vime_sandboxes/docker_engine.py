@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT_S = 60.0
 """How long the daemon may take for one call."""
 THREADS = 4 * (os.cpu_count() or 1)
+_TLS_VARIABLES = ("DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 HOW_TO = (
     "Start a Docker daemon, or name one in DOCKER_HOST (for Podman: `podman system service --time=0 "
     "unix:///run/podman.sock` and DOCKER_HOST=unix:///run/podman.sock), or use another backend "
@@ -51,9 +52,16 @@ class ApiError(SandboxBackendError):
 
 
 class Engine:
-    """One daemon, found by DOCKER_HOST as the `docker` command finds it. Connects on first use."""
+    """One daemon, found by DOCKER_HOST as the `docker` command finds it. Connects on first use.
+
+    It stays with the daemon that it was made for: what is still to be removed from it is not looked for in
+    another one when the variable changes.
+    """
 
     def __init__(self) -> None:
+        self.host = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+        """The daemon's address."""
+        self._environment = {name: os.environ[name] for name in _TLS_VARIABLES if name in os.environ}
         self._threads = _threads()
         self._client: APIClient | None = None
         self._connecting = asyncio.Lock()
@@ -71,7 +79,7 @@ class Engine:
         """
         client = await self.connect()
         return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: _translated(what, lambda: _reached(function, client))
+            self._threads, lambda: _translated(what, lambda: _reached(self.host, function, client))
         )
 
     async def stream(self, what: str, path: str, body: Mapping[str, object] | None = None) -> Stream:
@@ -97,7 +105,7 @@ class Engine:
                     raise ApiError(f"{what}: {await _error_text(reader, answer)}", status)
         except BaseException as error:
             if writer is not None:
-                writer.close()
+                writer.transport.abort()
             if isinstance(error, TimeoutError):
                 raise _no_answer(what) from error
             if isinstance(error, OSError | EOFError):
@@ -124,13 +132,12 @@ class Engine:
             if self._client is not None:
                 return self._client
             loop = asyncio.get_running_loop()
-            client, self.info = await loop.run_in_executor(self._threads, _open_client)
+            client, self.info = await loop.run_in_executor(self._threads, self._open_client)
             self._client = client
             return client
 
     async def _open(self, client: APIClient) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        address = host()
-        parts = urlsplit(address)
+        parts = urlsplit(self.host)
         if parts.scheme in ("unix", "http+unix"):
             return await asyncio.open_unix_connection(parts.path or parts.netloc, limit=1 << 20)
         context = None
@@ -143,45 +150,39 @@ class Engine:
                 context.load_cert_chain(*client.cert)
         return await asyncio.open_connection(parts.hostname, parts.port or 2375, ssl=context, limit=1 << 20)
 
+    def _open_client(self) -> tuple[APIClient, Mapping[str, Any]]:
+        try:
+            import docker
+            import docker.errors
+            import docker.utils
+        except ImportError as error:
+            raise MissingDependencyError("docker", "docker", "the Docker sandbox") from error
+        if urlsplit(self.host).scheme not in ("unix", "tcp", "http", "https"):
+            raise SandboxUnsupported(
+                f"DOCKER_HOST={self.host}: only unix:// and tcp:// addresses work here. For a daemon "
+                "behind SSH, forward its socket: ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST"
+            )
+
+        def connect(_: None) -> tuple[APIClient, Mapping[str, Any]]:
+            settings = docker.utils.kwargs_from_env({"DOCKER_HOST": self.host, **self._environment})
+            client = docker.APIClient(
+                version="auto", timeout=int(ANSWER_TIMEOUT_S), max_pool_size=THREADS, **settings
+            )
+            return client, client.info()
+
+        try:
+            return _reached(self.host, connect, None)
+        except (docker.errors.DockerException, OSError) as error:
+            raise SandboxUnavailable(f"no Docker daemon at {self.host}: {_short(error)}. {HOW_TO}") from error
+
 
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, thread_name_prefix="vime-docker")
 
 
-def host() -> str:
-    """The daemon's address."""
-    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-
-
-def _open_client() -> tuple[APIClient, Mapping[str, Any]]:
-    try:
-        import docker
-        import docker.errors
-        import docker.utils
-    except ImportError as error:
-        raise MissingDependencyError("docker", "docker", "the Docker sandbox") from error
-    if urlsplit(host()).scheme not in ("unix", "tcp", "http", "https"):
-        raise SandboxUnsupported(
-            f"DOCKER_HOST={host()}: only unix:// and tcp:// addresses work here. For a daemon behind SSH, "
-            "forward its socket: ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST"
-        )
-
-    def connect(_: None) -> tuple[APIClient, Mapping[str, Any]]:
-        settings = docker.utils.kwargs_from_env()
-        client = docker.APIClient(
-            version="auto", timeout=int(ANSWER_TIMEOUT_S), max_pool_size=THREADS, **settings
-        )
-        return client, client.info()
-
-    try:
-        return _reached(connect, None)
-    except (docker.errors.DockerException, OSError) as error:
-        raise SandboxUnavailable(f"no Docker daemon at {host()}: {_short(error)}. {HOW_TO}") from error
-
-
-def _reached(function: Callable[[A], T], argument: A) -> T:
+def _reached(host: str, function: Callable[[A], T], argument: A) -> T:
     # docker-py leaves a socket that cannot connect to the garbage collector: find out before it does.
-    parts = urlsplit(host())
+    parts = urlsplit(host)
     if parts.scheme == "unix":
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(ANSWER_TIMEOUT_S)

@@ -18,6 +18,7 @@ from vime_sandboxes.docker_engine import Engine
 from vime_sandboxes.docker_remove import Remover
 from vime_sandboxes.io_thread import on_io_thread, submit
 from vime_sandboxes.runner_link import check_command
+from vime_sandboxes.runner_process import started
 from vime_sandboxes.spec_checks import check_setup
 
 _KILLED = 9
@@ -120,7 +121,7 @@ class DockerSandbox:
                 return await box.link.spawn(command, env=env or {}, cwd=folder, timeout_s=timeout_s)
             return await box.spawn_as(user or "", command, env=env or {}, cwd=folder, timeout_s=timeout_s)
 
-        return await self._with_box(start)
+        return await started(self._ask(start))
 
     async def read(self, path: str, *, max_bytes: int = 100 << 20) -> bytes:
         """A file's content; see the protocol."""
@@ -175,7 +176,11 @@ class DockerSandbox:
 
     async def open(self) -> None:
         """Start its container."""
-        self._box = await self._maker.start(self, self._image)
+        box = await self._maker.start(self, self._image)
+        if self._closing is not None:
+            await box.close()
+            raise SandboxDead(f"sandbox {self.id} is gone: it was closed while it was restored")
+        self._box = box
 
     async def open_way_out(self) -> None:
         """Let it reach the hosts that `SandboxSpec.network` lists, if it lists any."""
@@ -204,16 +209,16 @@ class DockerSandbox:
             check_setup(command, result)
 
     async def _with_box(self, use: Callable[[Box], Coroutine[Any, Any, T]]) -> T:
-        async def ask() -> T:
-            box = self._box
-            if box is None:
-                raise SandboxDead(f"sandbox {self.id} is closed")
-            try:
-                return await use(box)
-            except SandboxDead as error:
-                raise await box.diagnose(str(error)) from error
+        return await on_io_thread(self._ask(use))
 
-        return await on_io_thread(ask())
+    async def _ask(self, use: Callable[[Box], Coroutine[Any, Any, T]]) -> T:
+        box = self._box
+        if box is None:
+            raise SandboxDead(f"sandbox {self.id} is closed")
+        try:
+            return await use(box)
+        except SandboxDead as error:
+            raise await box.diagnose(str(error)) from error
 
     def _is_own(self, user: str | None) -> bool:
         return user in (None, self.spec.user or docker_container.DEFAULT_USER)

@@ -65,5 +65,5 @@ class Stream:
             self.writer.write_eof()
 
     def close(self) -> None:
-        """End the conversation."""
-        self.writer.close()
+        """End the conversation, whether or not what was written has been taken."""
+        self.writer.transport.abort()

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from vime_agents.errors import ConfigError, SandboxUnavailable, SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
-from vime_sandboxes.io_thread import on_io_thread, submit
+from vime_sandboxes.io_thread import made, on_io_thread
 from vime_sandboxes.spec_checks import check_env, check_positive
 
 if TYPE_CHECKING:
@@ -64,14 +64,7 @@ class E2BSandboxProvider:
     ) -> E2BSandbox:
         """A ready sandbox; see the protocol. When the caller is cancelled, what was begun is ended."""
         _check(spec)
-        future = submit(self._create(spec, labels or {}, snapshot))
-        try:
-            return await asyncio.shield(asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            future.add_done_callback(
-                lambda f: None if f.exception() is not None else submit(f.result().end()) and None
-            )
-            raise
+        return await made(self._create(spec, labels or {}, snapshot), lambda sandbox: sandbox.end())
 
     async def delete_snapshot(self, snapshot: Snapshot) -> None:
         """Free what it takes. Idempotent."""

@@ -33,15 +33,21 @@ KEEPALIVE = {"Keepalive-Ping-Interval": "50"}
 class Channel:
     """One running program. Lives in the event loop that opened it."""
 
-    def __init__(self, rpc: ProcessClient, events: AsyncGenerator[process_pb.StartResponse, Any]) -> None:
-        self.pid = 0
+    def __init__(
+        self,
+        rpc: ProcessClient,
+        events: AsyncGenerator[process_pb.StartResponse, Any],
+        writer: asyncio.StreamWriter,
+        pid: int,
+    ) -> None:
+        self.pid = pid
         self.ended: str | None = None
         """How the program itself ended; None while it runs, or when only the connection to it broke."""
         self.error: Exception | None = None
         """What broke the connection."""
         self.errors = bytearray()
         """The first 4 KiB of what the program wrote to standard error."""
-        self._rpc, self._events = rpc, events
+        self._rpc, self._events, self._writer = rpc, events, writer
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -54,29 +60,36 @@ class Channel:
         headers = dict(KEEPALIVE)
         if user is not None:
             headers["Authorization"] = "Basic " + base64.b64encode(f"{user}:".encode()).decode()
-        events = as_stream(rpc.start(process_pb.StartRequest(process=config, stdin=True), headers=headers))
-        channel = cls(rpc, events)
-        try:
-            channel.pid = extract_start_pid(await first_event(events, START_TIMEOUT_S), "start a program")
-        except BaseException:
-            await _closed(events)
-            raise
         # A pair of sockets between: their buffers hold a side back that is too fast for the other.
         ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=INPUT_BYTES)
-        channel._tasks = [
-            asyncio.create_task(channel._down(writer)),
-            asyncio.create_task(channel._up(reader)),
-        ]
-        return channel, *await asyncio.open_unix_connection(sock=ours, limit=READ_BYTES)
+        async with contextlib.AsyncExitStack() as unless_opened:
+            unless_opened.callback(theirs.close)
+            outer_reader, outer = await asyncio.open_unix_connection(sock=ours, limit=READ_BYTES)
+            unless_opened.callback(outer.transport.abort)
+            reader, writer = await asyncio.open_unix_connection(sock=theirs, limit=INPUT_BYTES)
+            unless_opened.callback(writer.transport.abort)
+            events = as_stream(
+                rpc.start(process_pb.StartRequest(process=config, stdin=True), headers=headers)
+            )
+            unless_opened.push_async_callback(_closed, events)
+            pid = extract_start_pid(await first_event(events, START_TIMEOUT_S), "start a program")
+            unless_opened.pop_all()
+        channel = cls(rpc, events, writer, pid)
+        channel._tasks = [asyncio.create_task(channel._down()), asyncio.create_task(channel._up(reader))]
+        return channel, outer_reader, outer
 
     async def close(self) -> None:
         """Let go of it; the program, and what it started, may go on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Not `close`, which waits until all is sent that was written: nobody may read it any more. And a task
+        # that was cancelled before it began has closed nothing.
+        self._writer.transport.abort()
+        await _closed(self._events)
 
-    async def _down(self, writer: asyncio.StreamWriter) -> None:
+    async def _down(self) -> None:
+        writer = self._writer
         try:
             async for message in self._events:
                 event = message.event.event if message.event is not None else None

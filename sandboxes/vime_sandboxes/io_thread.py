@@ -8,14 +8,16 @@ must not stall the others' commands.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import cache
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 _running: set[Future[Any]] = set()
 """The loop itself does not hold on to what it runs: work that nobody waits for would be collected midway."""
@@ -39,6 +41,25 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
     _running.add(future)
     future.add_done_callback(_running.discard)
     return future
+
+
+async def made(making: Coroutine[Any, Any, T], end: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+    """Await what `making` makes on the thread. When the caller is cancelled, it is finished, then `end`ed."""
+    future = submit(making)
+    try:
+        return await asyncio.shield(asyncio.wrap_future(future))
+    except asyncio.CancelledError:
+        submit(_end_when_made(future, end))
+        raise
+
+
+async def _end_when_made(future: Future[T], end: Callable[[T], Coroutine[Any, Any, object]]) -> None:
+    (it,) = await asyncio.gather(asyncio.wrap_future(future), return_exceptions=True)
+    if isinstance(it, BaseException):
+        return  # there is nothing to end, and nobody who wants to know why
+    (problem,) = await asyncio.gather(end(it), return_exceptions=True)
+    if problem is not None:
+        _log.warning("what a cancelled caller wanted was made, but could not be ended: %r", problem)
 
 
 async def on_io_thread(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -16,7 +16,7 @@ from vime_agents.errors import ConfigError, SandboxError, SandboxUnsupported
 from vime_agents.sandbox import SandboxInfo, SandboxSpec, Snapshot
 from vime_sandboxes import local_marks, local_snapshot, profile
 from vime_sandboxes.egress_policy import Policy
-from vime_sandboxes.io_thread import submit
+from vime_sandboxes.io_thread import made
 from vime_sandboxes.local_sandbox import LocalSandbox
 from vime_sandboxes.ownership import OWNER, owner
 from vime_sandboxes.spec_checks import check_env, check_memory, check_positive
@@ -55,14 +55,7 @@ class LocalSandboxProvider:
         """
         self._check(spec)
         file = None if snapshot is None else local_snapshot.find(snapshot)
-        future = submit(self._create(spec, labels or {}, file))
-        try:
-            return await asyncio.shield(asyncio.wrap_future(future))
-        except asyncio.CancelledError:
-            future.add_done_callback(
-                lambda f: f.exception() is None and submit(f.result().release()) and None
-            )
-            raise
+        return await made(self._create(spec, labels or {}, file), LocalSandbox.release)
 
     async def delete_snapshot(self, snapshot: Snapshot) -> None:
         """Free what it takes. Idempotent."""

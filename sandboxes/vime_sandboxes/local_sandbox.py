@@ -52,6 +52,8 @@ class LocalSandbox:
         self._link: RunnerLink | None = None
         self._oom_kills = 0
         self._release_task: asyncio.Task[None] | None = None
+        self._closed = False
+        """By somebody, whereas a release may have other reasons."""
         self._restoring = asyncio.Lock()
         self._egress: egress.Egress | None = None
 
@@ -193,6 +195,7 @@ class LocalSandbox:
 
     async def release(self) -> None:
         """End it. What is under way raises SandboxDead."""
+        self._closed = True
         self._release_task = self._release_task or asyncio.ensure_future(self._end())
         await asyncio.shield(self._release_task)
 
@@ -204,8 +207,11 @@ class LocalSandbox:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 box = await self._start_box(replace(self.spec, ttl_s=ttl_s))
+                if self._closed:
+                    await box.end()
+                    raise SandboxDead(f"sandbox {self.id} is gone: it was closed while it was restored")
                 self._box, self._oom_kills = box, 0
-                self._link = await process.connect(box, lambda reason: self._lost(box, reason))
+                self._link = await box.connect(lambda reason: self._lost(box, reason))
                 await self._ready(box, self._link)
         except TimeoutError as error:
             raise SandboxTimeout(
@@ -223,6 +229,8 @@ class LocalSandbox:
         try:
             await link.ready()
         except SandboxDead as error:
+            if self._closed:
+                raise
             text = f"the runner did not start in the sandbox: {error}"
             if box.error_text():
                 raise SandboxUnavailable(f"{text}. {profile.ALTERNATIVES}") from error

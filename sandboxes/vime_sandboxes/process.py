@@ -36,6 +36,7 @@ class BoxProcess:
         self.channel = channel
         self.group = limits.ControlGroup({})
         self.uid: int | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._process = process
         self._errors = errors
         self._exit = os.pidfd_open(process.pid)
@@ -66,6 +67,12 @@ class BoxProcess:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(target, signal.SIGKILL)
 
+    async def connect(self, on_lost: Callable[[str], str | SandboxDead]) -> RunnerLink:
+        """The link to the runner inside."""
+        reader, writer = await asyncio.open_unix_connection(sock=self.channel, limit=CHUNK)
+        self._transport = writer.transport
+        return RunnerLink(reader, writer, on_lost)
+
     def error_text(self) -> str:
         """What bubblewrap or the runner complained about."""
         return os.pread(self._errors, 4096, 0).decode(errors="replace").strip()
@@ -73,6 +80,9 @@ class BoxProcess:
     async def end(self) -> None:
         """Kill it, wait, and give everything back. Bounded in time."""
         self.kill()
+        if self._transport is not None:
+            # Not `close`, which waits until all is sent that was written: nobody reads it any more.
+            self._transport.abort()
         if not await _readable(self._exit, CLOSE_TIMEOUT_S):
             self._process.kill()
             await _readable(self._exit, CLOSE_TIMEOUT_S)
@@ -216,12 +226,6 @@ def _memory_file(content: bytes) -> int:
     os.write(fd, content)
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
-
-
-async def connect(box: BoxProcess, on_lost: Callable[[str], str | SandboxDead]) -> RunnerLink:
-    """The link to the runner inside."""
-    reader, writer = await asyncio.open_unix_connection(sock=box.channel, limit=CHUNK)
-    return RunnerLink(reader, writer, on_lost)
 
 
 async def _read_to_end(fd: int) -> bytes:

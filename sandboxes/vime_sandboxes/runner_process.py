@@ -11,7 +11,7 @@ from vime_agents.errors import ContractError, SandboxDead, SandboxError
 from vime_agents.sandbox import ExecResult, SandboxProcess
 from vime_sandboxes import runner_frames as frames
 from vime_sandboxes.connection import Connection
-from vime_sandboxes.io_thread import on_io_thread, submit
+from vime_sandboxes.io_thread import made, on_io_thread
 
 P = TypeVar("P", bound=SandboxProcess)
 Piece = tuple[Literal["stdout", "stderr"], bytes]
@@ -210,13 +210,7 @@ def exec_result(fields: list[bytes], stdout: bytes = b"", stderr: bytes = b"") -
 
 async def started(starting: Coroutine[Any, Any, P]) -> P:
     """The program that `starting` starts on the io thread; killed when the caller is cancelled meanwhile."""
-    future = submit(starting)
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        # It may have started in the very moment.
-        future.add_done_callback(lambda f: f.cancelled() or f.exception() or submit(_end_quietly(f.result())))
-        raise
+    return await made(starting, _end_quietly)
 
 
 async def _end_quietly(program: SandboxProcess) -> None:

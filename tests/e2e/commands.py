@@ -84,8 +84,11 @@ def marked_processes(mark: str) -> dict[int, str]:
     return found
 
 
-def nothing_survives(command: Command, timeout_s: float = 30.0) -> None:
-    """Fails when a process of the command still runs after the time."""
+def nothing_survives(command: Command, timeout_s: float = 90.0) -> None:
+    """Fails when a process of the command still runs after the time.
+
+    A minute is Ray's own: an agent of a Ray that was killed may first try that long to tell its dead server.
+    """
     deadline = time.monotonic() + timeout_s
     while left := command.survivors():
         if time.monotonic() > deadline:

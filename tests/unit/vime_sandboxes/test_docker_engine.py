@@ -82,6 +82,19 @@ async def test_silence_is_a_timeout_with_the_limit(socket: Path, monkeypatch: py
     server.close()
 
 
+async def test_it_stays_with_its_daemon(
+    socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await serve(socket, None)
+    engine = Engine()
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/another.sock")
+    assert await engine.call("asking", lambda client: client.info()) == {"MemoryLimit": True}
+    engine.close()
+    assert await engine.call("asking", lambda client: client.info()) == {"MemoryLimit": True}
+    engine.close()
+    server.close()
+
+
 async def test_a_daemon_that_went_away_is_unreachable(socket: Path) -> None:
     server = await serve(socket, None)
     engine = Engine()

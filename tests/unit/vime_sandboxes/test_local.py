@@ -137,6 +137,20 @@ async def test_cancelled_close_goes_on(provider, sandbox) -> None:
     assert children() == []
 
 
+async def test_closed_while_it_is_restored_it_is_gone(provider, sandbox) -> None:
+    snapshot = await sandbox.snapshot()
+    for delay_s in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04):
+        box = await provider.create(SandboxSpec(), snapshot=snapshot)
+        restoring = asyncio.create_task(box.restore(snapshot))
+        await asyncio.sleep(delay_s)
+        await box.close()
+        (problem,) = await asyncio.gather(restoring, return_exceptions=True)
+        assert problem is None or isinstance(problem, SandboxDead)
+    await provider.delete_snapshot(snapshot)
+    await sandbox.close()
+    assert children() == []
+
+
 async def test_killed_runner_is_a_dead_sandbox_and_never_a_result(sandbox) -> None:
     running = asyncio.create_task(sandbox.exec(["sleep", "600"], timeout_s=600))
     await sandbox.exec(["true"])
