@@ -256,7 +256,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             raise ContractError(f"{type(self).__name__} declares no `sandbox_spec`")
         if self._sandbox is None:
             if self._provider is None:
-                self._provider = self._own_provider = registry.sandbox_provider(self.sandbox_spec.backend)
+                self._provider = self._own_provider = registry.sandbox_pool(size=0)
             # A future, not the sandbox: tool calls of one message run at once and must share one.
             self._sandbox = asyncio.ensure_future(self._provider.create(self.sandbox_spec))
         with _standing_still(_tool_deadline.get()):

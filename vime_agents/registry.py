@@ -96,20 +96,21 @@ def env_class(env_id: str) -> type:
     raise UnknownIdError("env", env_id, known)
 
 
-def sandbox_pool(*, size: int, max_sandboxes: int | None = None, run: str = "") -> Any:
+def sandbox_pool(*, size: int, max_sandboxes: int | None = None, share: float = 1.0, run: str = "") -> Any:
     """A pool that lends sandboxes of every backend; a `SandboxProvider` with `await stats()`.
 
     Args:
         size: sandboxes to keep warm.
-        max_sandboxes: open at once; None: as many as this host has room for.
+        max_sandboxes: open at once; None: as many as there is room for.
+        share: of this host's room, when several processes make sandboxes on it.
         run: name of the run, for the sandboxes' labels.
     """
     pool = load_object("vime_sandboxes.pool:SandboxPool", "the pool of sandboxes")
-    return pool(size=size, max_sandboxes=max_sandboxes, run=run)
+    return pool(size=size, max_sandboxes=max_sandboxes, share=share, run=run)
 
 
 def sandbox_provider(name: str) -> Any:
-    """A new provider of the backend `name`.
+    """A new provider of the backend `name`. What it makes is in no ledger, as what a pool makes is.
 
     Raises:
         UnknownIdError: with the nearest known backend.

@@ -32,11 +32,13 @@ class Admission:
         max_sandboxes: int | None = None,
         memory_mb: int | None = None,
         max_processes: int | None = None,
+        share: float = 1.0,
     ) -> None:
-        """`max_sandboxes`: None, no limit on their number; the others: None, nine tenths of the host's."""
+        """`max_sandboxes`: None, no limit on their number; the others: None, `share` of nine tenths."""
         self.max_sandboxes = max_sandboxes
-        self.memory_mb = int(host_memory_mb() * SHARE) if memory_mb is None else memory_mb
-        self.max_processes = int(host_processes() * SHARE) if max_processes is None else max_processes
+        share *= SHARE
+        self.memory_mb = int(host_memory_mb() * share) if memory_mb is None else memory_mb
+        self.max_processes = int(host_processes() * share) if max_processes is None else max_processes
         self.open = Room(0, 0, 0)
 
     def check(self, spec: SandboxSpec) -> None:

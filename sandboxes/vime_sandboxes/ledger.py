@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from vime_agents.errors import SandboxUnavailable
 from vime_sandboxes.ownership import owner
 
 CREATING, OPEN, ABANDONED = "creating", "open", "abandoned"
@@ -45,7 +46,7 @@ class Ledger:
         self.folder = folder or state_folder() / "sandboxes"
 
     def open(self, backend: str, *, ttl_s: float, run: str = "") -> Entry:
-        """Write down that a sandbox is about to be asked for."""
+        """Write down that a sandbox is about to be asked for. Raises SandboxUnavailable when it cannot be."""
         now = time.time()
         entry = Entry(
             key=secrets.token_hex(8),
@@ -55,12 +56,11 @@ class Ledger:
             created_at=now,
             expires_at=now + ttl_s,
         )
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._write(entry)
         return entry
 
     def update(self, entry: Entry, **changes: object) -> Entry:
-        """Write an entry down anew. Nothing when it has been removed meanwhile."""
+        """Write an entry down anew; nothing when it has been removed meanwhile. Raises as `open`."""
         entry = replace(entry, **changes)
         if self._path(entry).exists():
             self._write(entry)
@@ -90,8 +90,14 @@ class Ledger:
         # Renamed into place: a reader sees the old text or the new one. Not synced to disk: what a crash of
         # the machine loses of this, it also loses of the sandboxes, or their own labels tell.
         partial = self.folder / f".{entry.key}.{os.getpid()}"
-        partial.write_text(json.dumps(asdict(entry)), encoding="utf-8")
-        partial.replace(self._path(entry))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps(asdict(entry)), encoding="utf-8")
+            partial.replace(self._path(entry))
+        except OSError as error:
+            raise SandboxUnavailable(
+                f"cannot write the ledger of sandboxes: {error}. Set VIME_AGENTS_STATE to another folder"
+            ) from error
 
 
 def state_folder() -> Path:

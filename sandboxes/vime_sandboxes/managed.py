@@ -52,11 +52,11 @@ class ManagedSandbox(SandboxWrapper):
             await asyncio.sleep(self._ttl_s / RENEWALS_PER_TTL)
             try:
                 await self.inner.extend(self._ttl_s)
+                self._note_expiry()
             except SandboxDead:
                 return  # whoever uses it will be told
             except SandboxError:
                 continue  # there are more chances before its time is up
-            self._note_expiry()
 
     def _note_expiry(self) -> None:
         self._entry = self._ledger.update(self._entry, expires_at=time.time() + self._ttl_s)
@@ -86,7 +86,7 @@ class ManagedProvider:
         """A ready sandbox. The first also ends, in the background, what dead owners left on this backend."""
         reaper.start_in_background(self.name, self._ledger)
         entry = self._ledger.open(self.name, ttl_s=spec.ttl_s, run=self._run)
-        own = {OWNER: entry.owner, RUN: self._run, KEY: entry.key}
+        own = {OWNER: entry.owner, KEY: entry.key} | ({RUN: self._run} if self._run else {})
         try:
             inner = await self.inner.create(spec, labels={**(labels or {}), **own}, snapshot=snapshot)
         except (asyncio.CancelledError, SandboxTimeout, SandboxUnreachable):
@@ -96,7 +96,11 @@ class ManagedProvider:
         except BaseException:
             self._ledger.remove(entry)
             raise
-        entry = self._ledger.update(entry, stage=OPEN, sandbox_id=inner.id)
+        try:
+            entry = self._ledger.update(entry, stage=OPEN, sandbox_id=inner.id)
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(inner.close()))
+            raise
         sandbox = ManagedSandbox(inner, entry, self._ledger, self._open.discard)
         self._open.add(sandbox)
         return sandbox

@@ -60,6 +60,7 @@ class SandboxPool:
         max_sandboxes: int | None = None,
         memory_mb: int | None = None,
         max_processes: int | None = None,
+        share: float = 1.0,
         idle_s: float = 300.0,
         run: str = "",
         make_provider: Callable[[str], SandboxProvider] | None = None,
@@ -71,13 +72,14 @@ class SandboxPool:
             max_sandboxes: open at once; None: as many as their limits allow.
             memory_mb: for the memory limits of all together; None: nine tenths of the host's.
             max_processes: for the process limits of all together; None: nine tenths of the host's.
+            share: of those nine tenths, when several processes have a pool on this host.
             idle_s: seconds after which a warm sandbox that nobody wanted is ended.
             run: name of the run, for the sandboxes' labels.
             make_provider: backend -> its provider; None: the registered one, with the ledger of this user.
         """
         self._size, self._idle_s = size, idle_s
         self._admission = Admission(
-            max_sandboxes=max_sandboxes, memory_mb=memory_mb, max_processes=max_processes
+            max_sandboxes=max_sandboxes, memory_mb=memory_mb, max_processes=max_processes, share=share
         )
         self._make_provider = make_provider or (
             lambda backend: ManagedProvider(registry.sandbox_provider(backend), run=run)

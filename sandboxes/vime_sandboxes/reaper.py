@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vime_agents import registry
@@ -17,7 +17,7 @@ from vime_agents.errors import MissingDependencyError, SandboxError, SandboxUnav
 from vime_agents.sandbox import SandboxInfo, SandboxProvider
 from vime_sandboxes import limits
 from vime_sandboxes.io_thread import submit
-from vime_sandboxes.ledger import ABANDONED, Entry, Ledger
+from vime_sandboxes.ledger import ABANDONED, OPEN, Entry, Ledger
 from vime_sandboxes.ownership import KEY, OWNER, owner_alive, owner_pid
 
 LIST_TIMEOUT_S = 30.0
@@ -158,6 +158,8 @@ async def _survey(
 def _judge(info: SandboxInfo, entry: Entry | None) -> Found:
     owner = info.labels.get(OWNER, "")
     alive = owner_alive(owner)
+    if info.expires_at is None and entry is not None and entry.stage == OPEN:
+        info = replace(info, expires_at=entry.expires_at)  # local ones do not tell
     reason = None
     if alive is False:
         reason = f"its owner, process {owner_pid(owner)}, is dead"

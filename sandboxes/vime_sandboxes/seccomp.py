@@ -134,13 +134,14 @@ class Machine:
     clone: int
     ioctl: int
     socket: int
+    prlimit: int
     refused: dict[str, int]
     """Name -> number."""
 
 
 MACHINES = {
-    "x86_64": Machine(0xC000003E, clone=56, ioctl=16, socket=41, refused=_X86_64 | _COMMON),
-    "aarch64": Machine(0xC00000B7, clone=220, ioctl=29, socket=198, refused=_AARCH64 | _COMMON),
+    "x86_64": Machine(0xC000003E, clone=56, ioctl=16, socket=41, prlimit=302, refused=_X86_64 | _COMMON),
+    "aarch64": Machine(0xC00000B7, clone=220, ioctl=29, socket=198, prlimit=261, refused=_AARCH64 | _COMMON),
 }
 
 
@@ -176,6 +177,9 @@ def assemble(machine: Machine) -> bytes:
     code += _of_argument(machine.ioctl, 1, [*typing, _step(_RETURN, _ALLOW)])
     known = [s for n in _FAMILIES for s in (_step(_EQUAL, n, yes=0, no=1), _step(_RETURN, _ALLOW))]
     code += _of_argument(machine.socket, 0, [*known, _step(_RETURN, _FAIL | errno.EAFNOSUPPORT)])
+    # Of other processes: a limit set to nothing would end the runner, and with it the sandbox.
+    own = [_step(_EQUAL, 0, yes=0, no=1), _step(_RETURN, _ALLOW), _step(_RETURN, refuse)]
+    code += _of_argument(machine.prlimit, 0, own)
     return b"".join([*code, _step(_RETURN, _ALLOW)])
 
 

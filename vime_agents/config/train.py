@@ -95,7 +95,8 @@ class RolloutOptions:
     sandbox_pool_size: Annotated[NonNegativeInt, MayChange()] = 4
     """Sandboxes of each player (one for each engine) to keep ready before an episode asks; 0: none."""
     max_sandboxes: Annotated[int, Bounds(1), MayChange()] | None = None
-    """Sandboxes of each player open at once; more episodes wait. None: as many as the host has room for."""
+    """Sandboxes of each player open at once; more episodes wait. None: as many as its host has room for,
+    shared with the other players there."""
 
 
 @dataclass(frozen=True, kw_only=True)

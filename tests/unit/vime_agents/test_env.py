@@ -461,11 +461,12 @@ async def test_teardown_may_still_use_the_sandbox() -> None:
 async def test_a_provider_of_its_own_is_closed_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     providers: list[Boxes] = []
 
-    def make(name: str) -> Boxes:
+    def make(*, size: int) -> Boxes:
+        assert size == 0  # nothing is kept ready for one env
         providers.append(Boxes())
         return providers[-1]
 
-    monkeypatch.setattr("vime_agents.registry.sandbox_provider", make)
+    monkeypatch.setattr("vime_agents.registry.sandbox_pool", make)
     env = Tools()
     for count in (1, 2):
         await env.areset(seed=0)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vime_agents.errors import SandboxUnsupported
+from vime_agents.errors import SandboxUnavailable, SandboxUnsupported
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_sandboxes import reaper
-from vime_sandboxes.ledger import Ledger
+from vime_sandboxes.ledger import Entry, Ledger
 from vime_sandboxes.local import LocalSandboxProvider
 from vime_sandboxes.managed import ManagedProvider
 from vime_sandboxes.ownership import KEY, OWNER, RUN, owner
@@ -44,6 +44,32 @@ async def test_what_is_refused_leaves_no_entry(provider: ManagedProvider, tmp_pa
     with pytest.raises(SandboxUnsupported):
         await provider.create(SandboxSpec(image="debian"))
     assert Ledger(tmp_path).read() == ([], {})
+
+
+async def test_a_ledger_that_cannot_be_written_is_told_and_nothing_is_made(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("VIME_AGENTS_STATE", str(tmp_path / "file"))
+    inner = LocalSandboxProvider()
+    with pytest.raises(SandboxUnavailable, match=r"cannot write the ledger.*Set VIME_AGENTS_STATE"):
+        await ManagedProvider(inner).create(SandboxSpec())
+
+    def full(*_: object, **__: object) -> Entry:
+        raise SandboxUnavailable("No space left on device")
+
+    ledger = Ledger(tmp_path / "state")
+    monkeypatch.setattr(ledger, "update", full)
+    with pytest.raises(SandboxUnavailable, match="No space left"):
+        await ManagedProvider(inner, ledger=ledger).create(SandboxSpec())
+    assert inner._open == {}
+
+
+async def test_the_callers_label_of_the_run_stays_when_there_is_no_other(tmp_path: Path) -> None:
+    provider = ManagedProvider(LocalSandboxProvider(), ledger=Ledger(tmp_path))
+    sandbox = await provider.create(SandboxSpec(), labels={RUN: "mine"})
+    assert sandbox.labels[RUN] == "mine"
+    await provider.aclose()
 
 
 async def test_a_cancelled_creation_is_left_to_the_reaper(provider: ManagedProvider, tmp_path: Path) -> None:
@@ -78,7 +104,7 @@ OWNER_PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from vime_agents.sandbox import SandboxSpec
-from vime_sandboxes.ledger import Ledger
+from vime_sandboxes.ledger import Entry, Ledger
 from vime_sandboxes.local import LocalSandboxProvider
 from vime_sandboxes.managed import ManagedProvider
 

@@ -75,6 +75,8 @@ def test_arguments_decide_where_they_must(name: str) -> None:
     assert of(machine.ioctl, 0, 0x5401) == ALLOW
     assert of(machine.ioctl, 0, 0x5412) == REFUSED
     assert of(machine.ioctl, 0, (7 << 32) | 0x5412) == REFUSED  # the kernel looks at the lower half only
+    assert of(machine.prlimit, 0, 7) == ALLOW
+    assert of(machine.prlimit, 1, 7) == REFUSED  # the runner's
     for family in (1, 2, 10, 16):
         assert of(machine.socket, family, 1) == ALLOW
     for family in (17, 38, 40):

@@ -20,6 +20,7 @@ from vime_agents.errors import ServingError, VimeAgentsError
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodeRequest
+from vime_agents.rollout.sandboxes import merged_metrics
 from vime_agents.serving.engine_client import EngineClient
 from vime_agents.serving.hf_folder import HFModelInfo
 from vime_agents.serving.vllm_server import VllmServerConfig
@@ -82,6 +83,10 @@ class Processes:
                 task.cancel()
             await asyncio.gather(*work, watch, return_exceptions=True)
 
+    async def sandbox_metrics(self) -> dict[str, float]:
+        """What the players' pools of sandboxes did so far, as of one."""
+        return merged_metrics(await asyncio.gather(*(p.sandbox_metrics.remote() for p in self.players)))
+
     async def _watch_engines(self, every_s: float = 1.0) -> None:
         """Never returns; raises when an engine died."""
         while True:
@@ -100,6 +105,15 @@ class Processes:
             reason = await engine.death.remote()
             if reason is not None:
                 raise ServingError(f"a vLLM engine died during the run: {reason}")
+
+
+async def _open_sandboxes(players: Sequence[Any]) -> None:
+    """Players on one host share its room."""
+    hosts = await asyncio.gather(*(player.host.remote() for player in players))
+    opening = [
+        player.open_sandboxes.remote(hosts.count(host)) for player, host in zip(players, hosts, strict=True)
+    ]
+    await asyncio.gather(*opening)
 
 
 async def _first_failure(work: Sequence[asyncio.Future[None]], watch: asyncio.Future[None]) -> None:
@@ -126,6 +140,7 @@ async def start_processes(
         )
         players = [create_player(_rollout_config(config), url) for url in urls]
         stack.push_async_callback(_stop, players, "close")
+        await _open_sandboxes(players)
         clients = [EngineClient(url) for url in urls]
         for client in clients:
             stack.push_async_callback(client.aclose)

@@ -16,7 +16,7 @@ from vime_agents.rendering.load import make_renderer
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodeRequest, play_to_the_end
 from vime_agents.rollout.runner import Runner
-from vime_agents.rollout.sandboxes import sandbox_pool
+from vime_agents.rollout.sandboxes import SandboxPool, sandbox_pool
 from vime_agents.serving.engine_client import EngineClient
 
 
@@ -34,7 +34,7 @@ class RolloutConfig:
     max_retries: int
     sandbox_pool_size: int = 0
     max_sandboxes: int | None = None
-    """Of this player; None: as many as its host has room for."""
+    """Of this player; None: as many as there is room for in its share of the host."""
     run: str = ""
     """Its name, for the labels of sandboxes."""
     generate_path: str | None = None
@@ -51,12 +51,24 @@ class RolloutActor:
         self.policy = TokenPolicy(
             EngineClient(engine_url), renderer, max_context_tokens=config.max_context_tokens
         )
-        self.sandboxes = sandbox_pool(
-            config.env_id, size=config.sandbox_pool_size, max_sandboxes=config.max_sandboxes, run=config.run
-        )
+        self.sandboxes: SandboxPool | None = None
         self.generate = play_to_the_end
         if config.generate_path is not None:
             self.generate = registry.load_object(config.generate_path, "--custom-generate-function-path")
+
+    def host(self) -> str:
+        """Where it runs, by Ray's name."""
+        return ray.get_runtime_context().get_node_id()
+
+    def open_sandboxes(self, num_players: int) -> None:
+        """Have a pool of sandboxes, if the env has any, with a fair share of a host of `num_players`."""
+        self.sandboxes = sandbox_pool(
+            self.config.env_id,
+            size=self.config.sandbox_pool_size,
+            max_sandboxes=self.config.max_sandboxes,
+            share=1 / num_players,
+            run=self.config.run,
+        )
 
     async def play(
         self, requests: Sequence[EpisodeRequest], split: str, sampling: Sampling
@@ -76,6 +88,10 @@ class RolloutActor:
         )
         async for episode in runner.run(requests):
             yield episode
+
+    async def sandbox_metrics(self) -> dict[str, float]:
+        """What its pool of sandboxes did so far; nothing without one."""
+        return {} if self.sandboxes is None else dict((await self.sandboxes.stats()).metrics())
 
     async def close(self) -> None:
         """Release connections and sandboxes."""

@@ -153,7 +153,8 @@ class _Loop:
             trained = await asyncio.to_thread(self.processes.trainer.update, batch)
         sync = await self.sync(update)
         metrics = {**batch.metrics, **trained, **sync, **_components(episodes), "weight_version": update}
-        self.run.log("train", update, metrics | self.seconds_metrics())
+        sandboxes = await self.processes.sandbox_metrics()
+        self.run.log("train", update, metrics | sandboxes | self.seconds_metrics())
         self.progress.updated(update, metrics, self.seconds)
         last = update == self.config.num_rollout
         if (last and self.config.eval_interval > 0) or _due(update, self.config.eval_interval):

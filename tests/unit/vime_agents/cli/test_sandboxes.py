@@ -9,15 +9,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from tests.e2e.commands import ROOT
+from vime_agents import registry
 from vime_agents.cli import main, sandboxes
 from vime_agents.cli.sandboxes_flags import spec_of
 from vime_agents.errors import ConfigError, UnknownIdError
 from vime_agents.sandbox import SandboxInfo, SandboxSpec
+from vime_sandboxes import doctor
 from vime_sandboxes.doctor import Diagnosis, Finding
+from vime_sandboxes.local import LocalSandboxProvider
 from vime_sandboxes.reaper import Found
 
 COMMAND = [sys.executable, "-m", "vime_agents", "sandboxes"]
@@ -133,6 +137,7 @@ def test_a_living_owners_sandbox_is_listed_and_kept_and_ends_with_its_owner(caps
         assert main(["sandboxes", "reap", "--backend", "local", "--json"]) == 0
         kept = {f["owner_pid"]: f for f in json.loads(capsys.readouterr().out)["kept"]}
         assert (kept[shell.pid]["owner_alive"], kept[shell.pid]["run"]) == (True, "shell")
+        assert kept[shell.pid]["expires_at"] > time.time()
         shell.kill()
     until(lambda: shell.pid not in owners(capsys))
 
@@ -246,6 +251,27 @@ def test_the_doctor_says_why_a_backend_does_not_work(capsys):
     out = capsys.readouterr().out
     assert out.startswith("docker: does not work here\n")
     assert "no-daemon.sock" in out
+
+
+class Leaky(LocalSandboxProvider):
+    """Says that there is no network inside, and gives one."""
+
+    async def create(self, spec, **wanted):
+        sandbox = await super().create(replace(spec, network=True), **wanted)
+        sandbox.enforced |= {"network"}
+        return sandbox
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(600)
+def test_the_doctor_finds_a_wall_that_does_not_hold(monkeypatch, capsys):
+    monkeypatch.setattr(registry, "sandbox_provider", lambda name: Leaky())
+    monkeypatch.setattr(doctor, "ROUNDS", 1)
+    assert main(["sandboxes", "doctor", "--backend", "local"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "local: works, but NOT everything holds"
+    assert [line.split()[1] for line in lines if line.startswith("  broken ")] == ["network"]
+    assert [line for line in lines if line.startswith("  not held")] == []
 
 
 @pytest.mark.integration

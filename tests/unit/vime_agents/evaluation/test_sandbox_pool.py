@@ -9,7 +9,8 @@ import vime_agents as vime
 from vime_agents import messages as msg
 from vime_agents.evaluation.evaluate import evaluate
 from vime_agents.policies.scripted import ScriptedPolicy
-from vime_agents.rollout.sandboxes import sandbox_pool
+from vime_agents.rollout.sandboxes import merged_metrics, sandbox_pool
+from vime_sandboxes.ledger import OPEN, Ledger
 
 
 class Marks(vime.ToolEnv):
@@ -71,10 +72,20 @@ async def test_episodes_share_a_pool_and_never_see_each_other(tmp_path: Path) ->
     assert list((tmp_path / "sandboxes").glob("*")) == []
 
 
-async def test_without_a_pool_each_env_makes_its_own(tmp_path: Path) -> None:
+async def test_none_is_made_before_it_is_asked_for_when_none_is_kept_ready() -> None:
     report = await play(sandbox_pool_size=0)
     assert (report.mean, report.n_scored) == (1.0, 6)
-    assert [name for name in report.metrics if name.startswith("sandbox")] == []
+    assert (report.metrics["sandbox_boots"], report.metrics["sandbox_warm_share"]) == (6, 0)
+
+
+async def test_what_an_env_makes_by_itself_is_in_the_ledger_too(tmp_path: Path) -> None:
+    env = Marks()
+    await env.areset(seed=0)
+    box = await env.sandbox()
+    (entry,) = Ledger().read()[0]
+    assert (entry.sandbox_id, entry.stage) == (box.id, OPEN)
+    await env.aclose()
+    assert list((tmp_path / "sandboxes").iterdir()) == []
 
 
 async def test_a_failed_boot_is_typed_and_tried_again() -> None:
@@ -87,5 +98,15 @@ async def test_a_failed_boot_is_typed_and_tried_again() -> None:
 
 def test_there_is_a_pool_only_where_it_has_something_to_do() -> None:
     assert sandbox_pool(f"{__name__}:Plain", size=4) is None
-    assert sandbox_pool(f"{__name__}:Marks", size=0) is None
-    assert sandbox_pool(f"{__name__}:Marks", size=0, max_sandboxes=1) is not None
+    assert sandbox_pool(f"{__name__}:Marks", size=0) is not None
+
+
+def test_metrics_of_several_pools_are_those_of_one() -> None:
+    first = {"sandbox_boots": 3.0, "sandbox_boot_p95_s": 0.2, "sandbox_warm_share": 0.5}
+    second = {"sandbox_boots": 4.0, "sandbox_boot_p95_s": 0.1, "sandbox_failures": 1.0}
+    assert merged_metrics([first, second, {}]) == {
+        "sandbox_boots": 7.0,
+        "sandbox_boot_p95_s": 0.2,
+        "sandbox_warm_share": 0.5,
+        "sandbox_failures": 1.0,
+    }
