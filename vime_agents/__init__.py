@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vime_agents.sandbox import ExecResult, Sandbox, SandboxSpec
     from vime_agents.spaces import Messages, Reply
     from vime_agents.task import Task, TaskSet, load_jsonl
-    from vime_agents.tools import Tool, tool
+    from vime_agents.tools import Tool, Toolset, tool
     from vime_agents.trainer import Batch, Trainer, TrainingSample
 
 __version__ = "0.1.0"
@@ -58,6 +58,7 @@ _EXPORTS = {
     "Tool": "tools",
     "ToolEnv": "env",
     "ToolError": "errors",
+    "Toolset": "tools",
     "Trainer": "trainer",
     "TrainingSample": "trainer",
     "Trajectory": "episode",

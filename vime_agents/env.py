@@ -47,7 +47,15 @@ from vime_agents.reward import Score, reward_from_score
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet
-from vime_agents.tools import CallableTool, tools_of
+from vime_agents.tools import (
+    CallableTool,
+    Tool,
+    ToolHost,
+    Toolset,
+    cut_output,
+    repaired_arguments,
+    tools_of,
+)
 
 Observation = dict[str, tuple[Message, ...]]
 Info = dict[str, Any]
@@ -98,6 +106,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         self._sandbox: asyncio.Future[Sandbox] | None = None
         self._task_set: TaskSet | None = None
         self._playing = False
+        self._answer: str | None = None
 
     # ------------------------------------------------------------------------------ author's hooks
 
@@ -176,8 +185,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         task = self._pick_task((options or {}).get("task"))
         self.task, self.task_id = task.inputs, task.id
         self.messages, self.turn, self.counters = [], 0, {}
-        self._playing = True
-        await self._hook("setup")
+        self._playing, self._answer = True, None
+        await self._set_up()
         first = await self._hook("prompt")
         if not isinstance(first, (str, list, tuple)):
             raise ContractError(
@@ -212,7 +221,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         answer = await self._classified(self.respond(reply), "respond")
         new = list(answer) if answer is not None else []
         self.messages.extend(new)
-        terminated = answer is None
+        terminated = answer is None or self._answer is not None
         truncated = not terminated and self.turn >= self.max_turns
         info = self._info()
         reward = 0.0
@@ -266,6 +275,10 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         """Add to a counter that ends up in the episode's metrics."""
         self.counters[name] = self.counters.get(name, 0) + amount
 
+    def finish(self, answer: str) -> None:
+        """End the episode with this turn: for tools. `score` gets `answer` instead of the last message."""
+        self._answer = answer
+
     # ----------------------------------------------------------------------------------- sync face
 
     def reset(  # noqa: D102 - documented by gymnasium and `areset`
@@ -311,10 +324,15 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
                 return tasks[index]
         raise ConfigError(f"no task {pin!r} in {tasks.name} ({self.split}, {len(tasks)} tasks)")
 
+    async def _set_up(self) -> None:
+        await self._hook("setup")
+
     async def _hook(self, name: str, *args: Any) -> Any:
-        hook = getattr(self, name)
         if name in ("setup", "teardown") and getattr(type(self), name) is getattr(AgentEnv, name):
             return None
+        return await self._run_hook(getattr(self, name), name, *args)
+
+    async def _run_hook(self, hook: Callable[..., Any], name: str, *args: Any) -> Any:
         if inspect.iscoroutinefunction(hook):
             return await self._classified(hook(*args), name)
         result = await self._classified(run_in_thread(lambda: hook(*args)), name)
@@ -332,7 +350,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             raise failure(f"{type(self).__name__}.{name}: {error!r}") from error
 
     async def _grade(self) -> RewardResult:
-        score = await self._hook("score", msg.last_text(self.messages))
+        text = msg.last_text(self.messages) if self._answer is None else self._answer
+        score = await self._hook("score", text)
         return reward_from_score(score, self.reward_range)
 
     async def _end_episode(self) -> None:
@@ -375,16 +394,24 @@ async def _close_when_made(sandbox: asyncio.Future[Sandbox]) -> None:
 class ToolEnv(AgentEnv):
     """An AgentEnv whose `@tool` methods the model can call; a reply without a call is the last one.
 
-    Metrics: `tool_calls`, `tool_errors`.
+    Metrics: `tool_calls`, `tool_errors`, `tool_repairs` (arguments that were almost valid JSON),
+    `tool_outputs_cut`.
     """
 
     tool_timeout_s: ClassVar[float] = 30.0
     """A call that takes longer is answered with an error."""
+    max_tool_output: ClassVar[int] = 20_000
+    """Characters of an answer; a longer one is cut in the middle, and says so."""
+    toolsets: ClassVar[Sequence[Tool | Callable[[ToolHost], Toolset]]] = ()
+    """More tools: `@tool` functions, and classes whose instances live for one episode (`Toolset`)."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.tools: dict[str, CallableTool] = {**tools_of(self)}
         """What the model can call; `setup` may add tools that live elsewhere (an MCP server's)."""
+        self._lent: set[str] = set()  # names in `tools` that came from `toolsets`
+        self._set_up_toolsets: list[Toolset] = []
+        self._make_toolsets()  # so that the schemas are known before the first episode
 
     @property
     def tool_schemas(self) -> list[dict[str, Any]]:
@@ -411,9 +438,51 @@ class ToolEnv(AgentEnv):
             for task in tasks:  # one raised: the others' answers will have no reader
                 task.cancel()
 
+    def _make_toolsets(self) -> list[Toolset]:
+        """Fresh instances; those of the last episode are forgotten."""
+        for name in self._lent:
+            self.tools.pop(name, None)
+        self._lent.clear()
+        made = [entry if isinstance(entry, Tool) else entry(self) for entry in self.toolsets]
+        for entry in made:
+            self._offer({entry.name: entry} if isinstance(entry, Tool) else entry.tools)
+        return [entry for entry in made if isinstance(entry, Toolset)]
+
+    def _offer(self, tools: Mapping[str, CallableTool]) -> None:
+        if twice := sorted(tools.keys() & self.tools.keys()):
+            raise ContractError(
+                f"{type(self).__name__}: two tools are called {twice[0]!r}; rename one of them"
+            )
+        self.tools |= tools
+        self._lent |= tools.keys()
+
+    async def _set_up(self) -> None:
+        await super()._set_up()
+        for toolset in self._make_toolsets():
+            before = toolset.tools.keys()
+            self._set_up_toolsets.append(toolset)
+            await self._run_hook(toolset.setup, f"{type(toolset).__name__}.setup")
+            self._offer({n: t for n, t in toolset.tools.items() if n not in before})
+
+    async def _end_episode(self) -> None:
+        try:
+            async with (
+                contextlib.AsyncExitStack() as closing
+            ):  # in reverse, and each one whatever another does
+                for toolset in self._set_up_toolsets:
+                    name = f"{type(toolset).__name__}.close"
+                    closing.push_async_callback(self._run_hook, toolset.close, name)
+                self._set_up_toolsets = []
+        finally:
+            await super()._end_episode()
+
     async def _serve(self, call: ToolCall) -> Message:
         name, arguments = call["function"]["name"], call["function"]["arguments"]
         self.count("tool_calls")
+        note = ""
+        if (repaired := repaired_arguments(arguments)) is not None:
+            self.count("tool_repairs")
+            arguments, note = repaired, "[The arguments were not valid JSON and were repaired.]\n"
         deadline = asyncio.timeout(self.tool_timeout_s)
         try:
             if name not in self.tools:
@@ -435,7 +504,9 @@ class ToolEnv(AgentEnv):
         except Exception as error:  # noqa: BLE001 - a tool's own bug is the model's to see, and counted
             self.count("tool_errors")
             result = f"Error: {type(error).__name__}: {error}"
-        return self.format_result(result, call)
+        if len(result) > self.max_tool_output:
+            self.count("tool_outputs_cut")
+        return self.format_result(note + cut_output(result, self.max_tool_output), call)
 
 
 # ------------------------------------------------------------------------------------- sync <-> async

@@ -13,12 +13,17 @@ import inspect
 import json
 import re
 import typing
+import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import pydantic
 
 from vime_agents.errors import ContractError, ToolError
+from vime_agents.sandbox import Sandbox
+
+MAX_REPAIR_CHARS = 20_000
+"""Longer arguments are not repaired: it is done on the event loop."""
 
 
 class Tool:
@@ -73,10 +78,24 @@ class Tool:
             raise ToolError(f"bad arguments for {self.name}: {problems}") from error
         return {str(f.alias): getattr(model, name) for name, f in type(model).model_fields.items()}
 
+    async def call(self, arguments: str, run_sync: RunSync) -> str:
+        """Run a tool that is a plain function; see `BoundTool.call`."""
+        return await self._run(arguments, run_sync)
+
+    async def _run(self, arguments: str, run_sync: RunSync, *instance: object) -> str:
+        function = functools.partial(self.function, *instance, **self.parse_arguments(arguments))
+        if inspect.iscoroutinefunction(self.function):
+            answer = await function()
+        else:
+            answer = await run_sync(function)
+            if inspect.isawaitable(answer):  # a decorated `async def` does not look like one
+                answer = await answer
+        return answer if isinstance(answer, str) else json.dumps(answer, default=str)
+
 
 @runtime_checkable
 class CallableTool(Protocol):
-    """What an env can offer to the model: a `@tool` method, or a tool that lives elsewhere."""
+    """What an env can offer to the model: a `@tool` function or method, or a tool that lives elsewhere."""
 
     @property
     def name(self) -> str:
@@ -123,13 +142,7 @@ class BoundTool:
         Raises:
             ToolError: bad arguments, or the tool's own.
         """
-        kwargs = self.tool.parse_arguments(arguments)
-        function = functools.partial(self.tool.function, self.instance, **kwargs)
-        if inspect.iscoroutinefunction(self.tool.function):
-            answer = await function()
-        else:
-            answer = await run_sync(function)
-        return answer if isinstance(answer, str) else json.dumps(answer, default=str)
+        return await self.tool._run(arguments, run_sync, self.instance)
 
 
 RunSync = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -139,11 +152,50 @@ def tool(function: Callable[..., Any] | None = None, *, name: str | None = None)
     """Make a function or method a tool: `@tool` or `@tool(name="...")`.
 
     Raises:
-        ContractError: at definition, for a missing docstring or type hint.
+        ContractError: at definition, for a missing docstring or type hint, or a parameter that the
+            docstring's `Args:` does not explain.
     """
     if function is None:
         return lambda f: Tool(f, name=name)
     return Tool(function, name=name)
+
+
+class ToolHost(Protocol):
+    """What a `Toolset` may use of the environment that it belongs to; every `ToolEnv` has it."""
+
+    async def sandbox(self) -> Sandbox:
+        """The episode's sandbox."""
+        ...
+
+    def count(self, name: str, amount: float = 1) -> None:
+        """Add to one of the episode's metrics."""
+        ...
+
+    def finish(self, answer: str) -> None:
+        """End the episode with this turn, with `answer` for `score`."""
+        ...
+
+
+class Toolset:
+    """Tools that share the state of one episode.
+
+    A `ToolEnv` that names the class in `toolsets` makes an instance for each episode, calls `setup` after its
+    own, and `close` when the episode ends, also after a failure. Both may be `def` or `async def`.
+    """
+
+    def __init__(self, host: ToolHost) -> None:
+        self.host = host
+
+    @property
+    def tools(self) -> Mapping[str, CallableTool]:
+        """By name; here the `@tool` methods. What it holds after `setup` counts."""
+        return tools_of(self)
+
+    def setup(self) -> Any:
+        """Called at the start of the episode."""
+
+    def close(self) -> Any:
+        """Free everything that `setup` or a tool made."""
 
 
 def tools_of(instance: object) -> dict[str, BoundTool]:
@@ -156,9 +208,76 @@ def tools_of(instance: object) -> dict[str, BoundTool]:
     return found
 
 
+def repaired_arguments(text: str) -> str | None:
+    """Almost valid JSON -> the JSON object that was meant; None when it is valid, or there is no telling.
+
+    Quotes, commas, fences and stray text around the object are repaired. Text that was cut off is not: half
+    of a command is not what the model meant.
+    """
+    if not text.strip() or len(text) > MAX_REPAIR_CHARS or _is_json(text):
+        return None
+    import json_repair
+
+    # Only where the arguments are whole is what follows them an object of its own.
+    end = {"\0end": 0}
+    try:
+        found = json_repair.loads(f"{text} {json.dumps(end)}")
+    except (ValueError, RecursionError):
+        return None
+    match found:
+        case [dict() as arguments, last] if last == end and not _lost_a_value(arguments, text):
+            return json.dumps(arguments)
+    return None
+
+
+def cut_output(text: str, max_chars: int) -> str:
+    """The beginning and the end of a text that is too long, and between them how much was cut.
+
+    A character is never split, also not one that a person sees as one (a letter and its accents, an emoji).
+    """
+    if len(text) <= max_chars:
+        return text
+    head, tail = (max_chars + 1) // 2, len(text) - max_chars // 2
+    for _ in range(32):  # marks can be piled up without end
+        head -= _is_inside_a_character(text, head)
+        tail += _is_inside_a_character(text, tail)
+    return f"{text[:head]}\n[... {tail - head} of {len(text)} characters were cut ...]\n{text[tail:]}"
+
+
 async def run_off_loop(function: Callable[[], Any]) -> Any:
     """The default `RunSync`: a thread of the loop's executor."""
     return await asyncio.get_running_loop().run_in_executor(None, function)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _lost_a_value(value: object, text: str) -> bool:
+    """Whether an empty string stands where the text has none: so a repair calls what it could not read."""
+    if isinstance(value, Mapping):
+        return any(_lost_a_value(v, text) for v in value.values())
+    if isinstance(value, list):
+        return any(_lost_a_value(v, text) for v in value)
+    return value == "" and '""' not in text and "''" not in text
+
+
+def _is_inside_a_character(text: str, at: int) -> bool:
+    """Whether a cut before `text[at]` would split a character."""
+    if not 0 < at < len(text):
+        return False
+    before, after = text[at - 1], text[at]
+    return (
+        unicodedata.category(after).startswith("M")
+        or "\u200d" in (before, after)
+        or "\U0001f3fb" <= after <= "\U0001f3ff"  # skin tones
+        or (before == "\r" and after == "\n")
+        or ("\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff")
+    )
 
 
 def _where(function: Callable[..., Any]) -> str:
@@ -183,10 +302,19 @@ def _arguments_model(
             raise ContractError(f"{where}: tool {name!r}: {parameter.name!r} needs a type hint")
         default = ... if parameter.default is parameter.empty else parameter.default
         description = docs.get(parameter.name)
+        if not description:
+            raise ContractError(
+                f"{where}: tool {name!r}: {parameter.name!r} needs a line in the docstring under `Args:`, "
+                f"for example `{parameter.name}: what it means`: the model reads it"
+            )
         # By alias: a parameter may have any name, also one that pydantic keeps for itself.
         fields[f"argument_{parameter.name}"] = (
             hints[parameter.name],
             pydantic.Field(default=default, description=description, alias=parameter.name),
+        )
+    if unknown := docs.keys() - {str(f.alias) for _, f in fields.values()}:
+        raise ContractError(
+            f"{where}: tool {name!r}: `Args:` explains {sorted(unknown)}, which it does not take"
         )
     config = pydantic.ConfigDict(extra="forbid", arbitrary_types_allowed=False)
     try:

@@ -25,7 +25,7 @@ from vime_agents.errors import (
 from vime_agents.messages import assistant, system, tool_call, user
 from vime_agents.sandbox import SandboxSpec
 from vime_agents.task import Task
-from vime_agents.tools import tool
+from vime_agents.tools import Toolset, tool
 
 
 class Echo(AgentEnv):
@@ -106,13 +106,22 @@ class Tools(ToolEnv):
 
     @tool
     def add(self, a: int, b: int = 1) -> int:
-        """Add in a thread."""
+        """Add in a thread.
+
+        Args:
+            a: one.
+            b: the other.
+        """
         assert threading.current_thread().name.startswith("vime-hook")
         return a + b
 
     @tool
     async def fail(self, how: str) -> str:
-        """Raise."""
+        """Raise.
+
+        Args:
+            how: which error.
+        """
         raise {
             "tool": ToolError("try again"),
             "bug": KeyError("oops"),
@@ -376,6 +385,174 @@ async def test_infrastructure_ends_the_episode_and_the_other_calls(how: str, err
         await env.astep(calls(("hang", {}), ("fail", {"how": how})))
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_repaired_arguments_are_said_and_counted() -> None:
+    env = Tools()
+    await env.areset(seed=0)
+    observation, *_ = await env.astep(calls(("add", "{'a': 1, 'b': 2,}"), ("add", '{"a": 1}"'), ("add", "{")))
+    note = "[The arguments were not valid JSON and were repaired.]\n"
+    answers = [m["content"] for m in observation["messages"]]
+    assert answers[:2] == [f"{note}3", f"{note}2"]
+    assert answers[2].startswith("Error: arguments of add are not valid JSON")
+    assert env.counters == {"tool_calls": 3, "tool_repairs": 2, "tool_errors": 1}
+
+
+async def test_a_long_answer_is_cut_and_says_so() -> None:
+    class Loud(Tools):
+        max_tool_output = 10
+
+        @tool
+        def shout(self, error: bool) -> str:
+            """Be loud.
+
+            Args:
+                error: whether to fail.
+            """
+            if error:
+                raise ToolError("x" * 100)
+            return "é" * 100
+
+    env = Loud()
+    await env.areset(seed=0)
+    observation, *_ = await env.astep(calls(("shout", {"error": False}), ("shout", {"error": True})))
+    assert [m["content"] for m in observation["messages"]] == [
+        "ééééé\n[... 90 of 100 characters were cut ...]\nééééé",
+        "Error\n[... 97 of 107 characters were cut ...]\nxxxxx",
+    ]
+    assert env.counters["tool_outputs_cut"] == 2
+
+
+async def test_a_tool_may_end_the_episode() -> None:
+    class Submits(Tools):
+        def score(self, text):
+            return float(text == "42")
+
+        @tool
+        def submit(self, answer: str) -> str:
+            """Submit.
+
+            Args:
+                answer: the answer.
+            """
+            self.finish(answer)
+            return "Submitted."
+
+    env = Submits()
+    for answer, reward in (("42", 1.0), ("41", 0.0)):  # the second episode does not know of the first
+        await env.areset(seed=0)
+        action = calls(("submit", {"answer": answer}), ("add", {"a": 1}))
+        observation, scored, terminated, truncated, info = await env.astep(action)
+        assert [m["content"] for m in observation["messages"]] == ["Submitted.", "2"]
+        assert (scored, terminated, truncated, info["stop"]) == (reward, True, False, "done")
+
+
+# ------------------------------------------------------------------------------------------ toolsets
+
+
+@tool
+def shrug() -> str:
+    """Shrug."""
+    return "no idea"
+
+
+class Counter(Toolset):
+    """Counts within one episode."""
+
+    log: list[str]
+
+    async def setup(self) -> None:
+        self.value = 0
+        self.host.log.append("setup")
+
+    def close(self) -> None:
+        self.host.log.append("close")
+        if self.host.breaks:
+            raise OSError("broken")
+
+    @tool
+    def increment(self) -> int:
+        """Count."""
+        self.value += 1
+        self.host.count("increments")
+        return self.value
+
+
+class Late(Toolset):
+    """Learns in setup which tools it has."""
+
+    tools = {}  # noqa: RUF012
+
+    async def setup(self) -> None:
+        self.tools = {"late_shrug": shrug}
+
+    async def close(self) -> None:
+        self.host.log.append("late close")
+
+
+class Counting(Tools):
+    toolsets = (Counter, shrug, Late)
+
+    def __init__(self, **kwargs) -> None:
+        super().__init__(**kwargs)
+        self.log: list[str] = []
+        self.breaks = False
+
+    def setup(self):
+        self.log.append("env setup")
+
+    def teardown(self):
+        self.log.append("env teardown")
+
+
+async def test_a_toolset_lives_for_one_episode() -> None:
+    env = Counting()
+    known = ["box", "add", "fail", "hang", "increment", "shrug"]
+    assert [s["function"]["name"] for s in env.tool_schemas] == known
+    for _ in range(2):
+        await env.areset(seed=0)
+        assert list(env.tools) == [*known, "late_shrug"]
+        action = calls(("increment", {}), ("increment", {}), ("shrug", {}), ("late_shrug", {}))
+        observation, *_ = await env.astep(action)
+        assert sorted(m["content"] for m in observation["messages"]) == ["1", "2", "no idea", "no idea"]
+        assert env.counters["increments"] == 2
+        await env.astep("done")
+        assert env.log == ["env setup", "setup", "late close", "close", "env teardown"]
+        env.log.clear()
+    await env.aclose()
+    assert env.log == []
+
+
+async def test_all_is_closed_also_when_one_cannot_be() -> None:
+    env = Counting()
+    env.breaks = True
+    await env.areset(seed=0)
+    with pytest.raises(EnvError, match=r"Counting.Counter.close: OSError\('broken'\)"):
+        await env.astep("done")
+    assert env.log == ["env setup", "setup", "late close", "close", "env teardown"]
+
+
+async def test_a_toolset_that_cannot_be_set_up_ends_the_episode_and_is_closed() -> None:
+    class Broken(Counter):
+        async def setup(self) -> None:
+            raise EnvFault("no disk")
+
+    class Unlucky(Counting):
+        toolsets = (Broken,)
+
+    env = Unlucky()
+    with pytest.raises(EnvFault, match="no disk"):
+        await env.areset(seed=0)
+    await env.aclose()
+    assert env.log == ["env setup", "close", "env teardown"]
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    class Twice(Counting):
+        toolsets = (Counter, Counter)
+
+    with pytest.raises(ContractError, match="Twice: two tools are called 'increment'"):
+        Twice()
 
 
 # ----------------------------------------------------------------------------------------- sandboxes

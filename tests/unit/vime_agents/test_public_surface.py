@@ -39,6 +39,7 @@ PUBLIC = [
     "Tool",
     "ToolEnv",
     "ToolError",
+    "Toolset",
     "Trainer",
     "TrainingSample",
     "Trajectory",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import json
 from typing import Annotated, Literal
 
@@ -8,7 +9,16 @@ import pydantic
 import pytest
 
 from vime_agents.errors import ContractError, ToolError
-from vime_agents.tools import BoundTool, Tool, run_off_loop, tool, tools_of
+from vime_agents.tools import (
+    BoundTool,
+    CallableTool,
+    Tool,
+    cut_output,
+    repaired_arguments,
+    run_off_loop,
+    tool,
+    tools_of,
+)
 
 
 class Colour(enum.Enum):
@@ -115,7 +125,14 @@ def test_rich_types_arrive_as_python_values() -> None:
 
     # Resolved now: Point is local, and hints are looked up in the module.
     def draw(at, colour, widths, label) -> str:
-        """Draw."""
+        """Draw.
+
+        Args:
+            at: where.
+            colour: in which one.
+            widths: of the lines.
+            label: what is written there.
+        """
         return f"{at.x},{at.y} {colour.name} {sum(widths)} {label}"
 
     draw.__annotations__ = {
@@ -134,7 +151,14 @@ def test_rich_types_arrive_as_python_values() -> None:
 def test_any_parameter_name_will_do() -> None:
     @tool
     def odd(json: int, _private: int, model_config: str, copy: str = "c") -> str:
-        """Names that pydantic keeps for itself."""
+        """Names that pydantic keeps for itself.
+
+        Args:
+            json: a.
+            _private: b.
+            model_config: c.
+            copy: d.
+        """
         return ""
 
     text = '{"json": 1, "_private": 2, "model_config": "m"}'
@@ -154,7 +178,11 @@ def no_hint(a) -> int:
 
 
 def variadic(*a: int) -> int:
-    """Doc."""
+    """Doc.
+
+    Args:
+        a: numbers.
+    """
     return a[0]
 
 
@@ -164,8 +192,31 @@ def unknown_type(a: Nowhere) -> int:  # type: ignore[name-defined]  # noqa: F821
 
 
 def no_schema(a: Tool) -> int:
-    """Doc."""
+    """Doc.
+
+    Args:
+        a: a tool.
+    """
     return 0
+
+
+def no_argument_doc(a: int, b: int) -> int:
+    """Doc.
+
+    Args:
+        a: a number.
+    """
+    return a
+
+
+def other_argument_doc(a: int) -> int:
+    """Doc.
+
+    Args:
+        a: a number.
+        c: nothing.
+    """
+    return a
 
 
 @pytest.mark.parametrize(
@@ -175,6 +226,8 @@ def no_schema(a: Tool) -> int:
         (no_hint, "'a' needs a type hint"),
         (variadic, "cannot take"),
         (unknown_type, "Nowhere"),
+        (no_argument_doc, "'b' needs a line in the docstring under `Args:`"),
+        (other_argument_doc, r"explains \['c'\], which it does not take"),
         (no_schema, "arbitrary_types_allowed|schema"),
     ],
 )
@@ -192,7 +245,11 @@ class Base:
 
     @tool(name="second-name")
     async def second(self, n: int) -> dict:
-        """Second."""
+        """Second.
+
+        Args:
+            n: a number.
+        """
         return {"n": n, "self": type(self).__name__}
 
 
@@ -227,3 +284,105 @@ async def test_answers_become_text() -> None:
     found = tools_of(Derived())
     assert await found["first"].call("", run_off_loop) == "derived"
     assert await found["second-name"].call('{"n": 4}', run_off_loop) == '{"n": 4, "self": "Derived"}'
+
+
+async def test_a_plain_function_is_a_tool_too() -> None:
+    assert isinstance(search, CallableTool)
+    assert await search.call('{"query": "x"}', run_off_loop) == "x/10/web"
+
+    def logged(function):
+        return functools.wraps(function)(lambda **kwargs: function(**kwargs))
+
+    @tool
+    @logged
+    async def double(n: int) -> int:
+        """Double.
+
+        Args:
+            n: a number.
+        """
+        return 2 * n
+
+    assert await double.call('{"n": 4}', run_off_loop) == "8"
+
+
+# ------------------------------------------------------------------------------------------- repair
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('{"a": 1}}', {"a": 1}),
+        ('{"a": 1}"', {"a": 1}),
+        ('{"a": 1,}', {"a": 1}),
+        ("{'a': 1}", {"a": 1}),
+        ('{"a": True, "b": None}', {"a": True, "b": None}),
+        ('```json\n{"a": 1}\n```', {"a": 1}),
+        ('{"a": "two\nlines"}', {"a": "two\nlines"}),
+        ('{"a": "say "hi" now"}', {"a": 'say "hi" now'}),
+        ('{"a": "", "b": 1,}', {"a": "", "b": 1}),
+        ('{"a": {"b": [1, 2,]}}</tool_call>', {"a": {"b": [1, 2]}}),
+        ('{"a": "\\ud800",}', {"a": "\ud800"}),
+    ],
+)
+def test_almost_valid_json_is_repaired(text: str, meant: dict) -> None:
+    repaired = repaired_arguments(text)
+    assert repaired is not None
+    assert json.loads(repaired) == meant
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        '{"a": 1}',  # valid
+        "[1]",  # valid, if useless
+        "{",  # the rest: cut off, or no telling
+        '{"a": 1',
+        '{"a": "rm -rf /tmp',
+        '{"a": {"b": 1}',
+        "{'a': 'def f(): return {}",
+        '{"a":',
+        '{"a": "x", "b"',
+        '{"a" 1}',
+        '{"a": , "b": 1}',
+        '{"a": 1} {"b": 2}',
+        "[1,]",
+        "hello",
+        "[" * 15_000,
+        '{"a":' * 3_000,
+        '{"a": "' + "x" * 30_000 + '"}}',
+        '{"a": ' + "9" * 5000 + "}",
+        "\0",
+        "\ud800{",
+    ],
+)
+def test_what_is_valid_cut_off_or_unclear_is_not_repaired(text: str) -> None:
+    assert repaired_arguments(text) is None
+
+
+# --------------------------------------------------------------------------------------- long output
+
+
+def test_a_long_text_keeps_both_ends_and_says_what_is_missing() -> None:
+    assert cut_output("x" * 10, 10) == "x" * 10
+    assert cut_output("abcdefghijk", 5) == "abc\n[... 6 of 11 characters were cut ...]\njk"
+    assert cut_output("abc", 0) == "\n[... 3 of 3 characters were cut ...]\n"
+
+
+@pytest.mark.parametrize(
+    "character",
+    ["e\u0301", "\U0001f44d\U0001f3fd", "\U0001f469\u200d\U0001f52c", "\r\n", "\ud83d\ude00", "\u2764\ufe0f"],
+)
+def test_a_cut_never_splits_a_character(character: str) -> None:
+    whole = character * 50
+    for max_chars in range(40):
+        cut = cut_output(whole, max_chars)
+        head, note, tail = cut.partition("\n[... ")
+        count, _, tail = (note + tail).removeprefix("\n[... ").partition(" of ")
+        tail = tail.split(" ...]\n", 1)[1]
+        assert head == character * (len(head) // len(character))
+        assert tail == character * (len(tail) // len(character))
+        assert len(head) + len(tail) + int(count) == len(whole)
+        assert len(head) + len(tail) <= max_chars

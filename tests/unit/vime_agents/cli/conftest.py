@@ -25,7 +25,12 @@ class Sum(vime.ToolEnv):
 
     @vime.tool
     def add(self, a: int, b: int) -> str:
-        """Add two numbers."""
+        """Add two numbers.
+
+        Args:
+            a: one.
+            b: the other.
+        """
         return str(a + b)
 
     def score(self, text):
@@ -41,7 +46,12 @@ class Broken(Sum):
 
     @vime.tool
     def add(self, a: int, b: int) -> str:
-        """Fail."""
+        """Fail.
+
+        Args:
+            a: one.
+            b: the other.
+        """
         raise vime.EnvFault("the adding machine is on fire")
 
 

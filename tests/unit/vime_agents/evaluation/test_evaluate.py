@@ -33,7 +33,12 @@ class Sum(vime.ToolEnv):
 
     @vime.tool
     def add(self, a: int, b: int) -> str:
-        """Add two numbers."""
+        """Add two numbers.
+
+        Args:
+            a: one.
+            b: the other.
+        """
         if self.broken_every and (a + b) % self.broken_every == 0:
             raise vime.EnvFault("the adding machine is on fire")
         return str(a + b)
