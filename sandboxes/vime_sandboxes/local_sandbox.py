@@ -213,6 +213,7 @@ class LocalSandbox:
                 self._box, self._oom_kills = box, 0
                 self._link = await box.connect(lambda reason: self._lost(box, reason))
                 await self._ready(box, self._link)
+                await box.limited()
         except TimeoutError as error:
             raise SandboxTimeout(
                 f"no sandbox within {START_TIMEOUT_S:g} s",

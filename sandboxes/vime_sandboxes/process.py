@@ -17,7 +17,7 @@ from functools import cache
 
 from vime_agents.errors import SandboxDead, SandboxUnavailable, SandboxUnsupported
 from vime_agents.sandbox import SandboxSpec
-from vime_sandboxes import limits, local_marks, profile, runner_bundle, seccomp
+from vime_sandboxes import limits, local_marks, profile, runner_bundle, seccomp, thread_user
 from vime_sandboxes.runner_frames import CHUNK
 from vime_sandboxes.runner_link import RunnerLink
 
@@ -36,6 +36,7 @@ class BoxProcess:
         self.channel = channel
         self.group = limits.ControlGroup({})
         self.uid: int | None = None
+        self._limiting: asyncio.Future[None] | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._process = process
         self._errors = errors
@@ -51,6 +52,18 @@ class BoxProcess:
         """Hold on to process 1 of the inside, by a handle that cannot come to mean another process."""
         with contextlib.suppress(ProcessLookupError):  # it could not start: the silent channel will tell
             self._inner = os.pidfd_open(inner_pid)
+
+    def limit(self, spec: SandboxSpec, inner_pid: int) -> None:
+        """Begin to put the inside under its limits: the kernel takes as long for that as Python to start.
+
+        Nothing but the runner runs there before `limited` returns.
+        """
+        self._limiting = asyncio.get_running_loop().run_in_executor(None, _limit, spec, self, inner_pid)
+
+    async def limited(self) -> None:
+        """Wait until the limits hold. Raises SandboxUnsupported: one cannot be enforced here."""
+        if self._limiting is not None:
+            await asyncio.shield(self._limiting)
 
     def enforced(self, spec: SandboxSpec) -> frozenset[str]:
         """Which limits hold."""
@@ -87,6 +100,8 @@ class BoxProcess:
             self._process.kill()
             await _readable(self._exit, CLOSE_TIMEOUT_S)
         self._process.poll()
+        if self._limiting is not None:  # what it makes is removed below
+            await asyncio.wait([self._limiting])
         self.channel.close()
         for fd in (self._errors, self._exit, *([] if self._inner is None else [self._inner])):
             os.close(fd)
@@ -99,18 +114,15 @@ class BoxProcess:
 
 
 async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -> BoxProcess:
-    """Start bubblewrap up to the point where the runner is about to speak.
+    """Start bubblewrap, and the runner in it; nothing else may be started there before `limited`.
 
     Raises:
-        SandboxUnsupported: a limit cannot be enforced here.
         SandboxUnavailable: bubblewrap does not work here.
     """
     info_read, info_write = os.pipe()
-    block_read, block_write = os.pipe()
     refused = seccomp.program()
     fds = profile.Descriptors(
         info=info_write,
-        block=block_read,
         runner=_memory_file(runner_bundle.compiled()),
         passwd=_memory_file(profile.PASSWD),
         group=_memory_file(profile.GROUP),
@@ -124,7 +136,6 @@ async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -
         box = _spawn(spec, local_marks.mark("local", sandbox_id, labels), fds, passed)
     except BaseException:
         os.close(info_read)
-        os.close(block_write)
         raise
     finally:
         for fd in fds.all():
@@ -137,14 +148,10 @@ async def start(spec: SandboxSpec, sandbox_id: str, labels: Mapping[str, str]) -
             )
         inner_pid = int(json.loads(info)["child-pid"])
         box.adopt(inner_pid)
-        _limit(spec, box, inner_pid)
-        with contextlib.suppress(BrokenPipeError):  # bubblewrap ended: the silent channel will tell
-            os.write(block_write, b"x")
+        box.limit(spec, inner_pid)
     except BaseException:
         await asyncio.shield(box.end())
         raise
-    finally:
-        os.close(block_write)
     return box
 
 
@@ -157,21 +164,23 @@ def _spawn(spec: SandboxSpec, mark: str, fds: profile.Descriptors, passed: tuple
     program = os.open(bwrap, os.O_RDONLY)
     libraries = [os.open(library, os.O_RDONLY) for library in profile.bwrap_libraries(bwrap)]
     uid = limits.take_uid() if profile.is_root() else None
+    by_thread = thread_user.possible()
     try:
-        process = subprocess.Popen(
-            [mark, *profile.bwrap_arguments(spec, python, fds)],
-            executable=f"/proc/self/fd/{program}",
-            stdin=theirs.fileno(),
-            stdout=theirs.fileno(),
-            stderr=errors,
-            pass_fds=(*passed, program, *libraries),
-            cwd="/",
-            env={"LD_PRELOAD": ":".join(f"/proc/self/fd/{fd}" for fd in libraries)} if libraries else {},
-            start_new_session=True,  # a Ctrl-C at the terminal is for the owner to handle
-            user=uid,
-            group=uid,
-            extra_groups=None if uid is None else [],
-        )
+        with contextlib.nullcontext() if uid is None or not by_thread else thread_user.thread_user(uid):
+            process = subprocess.Popen(
+                [mark, *profile.bwrap_arguments(spec, python, fds)],
+                executable=f"/proc/self/fd/{program}",
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=errors,
+                pass_fds=(*passed, program, *libraries),
+                cwd="/",
+                env={"LD_PRELOAD": ":".join(f"/proc/self/fd/{fd}" for fd in libraries)} if libraries else {},
+                start_new_session=True,  # a Ctrl-C at the terminal is for the owner to handle
+                user=None if by_thread else uid,
+                group=None if by_thread else uid,
+                extra_groups=None if by_thread or uid is None else [],
+            )
     except OSError as error:
         ours.close()
         os.close(errors)

@@ -141,8 +141,6 @@ class Descriptors:
 
     info: int
     """It writes the process id of the inside here."""
-    block: int
-    """It waits for a byte here before it runs anything."""
     runner: int
     passwd: int
     group: int
@@ -154,7 +152,7 @@ class Descriptors:
     def all(self) -> tuple[int, ...]:
         """Every number."""
         filters = () if self.seccomp is None else (self.seccomp,)
-        return (self.info, self.block, self.runner, self.passwd, self.group, self.owner, *filters)
+        return (self.info, self.runner, self.passwd, self.group, self.owner, *filters)
 
 
 PASSWD = f"{USER}:x:{INNER_ID}:{INNER_ID}:sandbox:{WORKDIR}:/bin/sh\n".encode()
@@ -170,7 +168,7 @@ def bwrap_arguments(spec: SandboxSpec, python: Interpreter, fds: Descriptors) ->
     out += ["--new-session", "--as-pid-1", "--hostname", "sandbox", "--clearenv"]
     for name, value in environment(spec, python).items():
         out += ["--setenv", name, value]
-    out += ["--info-fd", str(fds.info), "--block-fd", str(fds.block)]
+    out += ["--info-fd", str(fds.info)]
     out += [] if fds.seccomp is None else ["--seccomp", str(fds.seccomp)]
     out += _system_mounts(spec, python)
     out += ["--ro-bind-data", str(fds.passwd), "/etc/passwd", "--ro-bind-data", str(fds.group), "/etc/group"]

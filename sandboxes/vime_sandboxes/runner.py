@@ -8,8 +8,8 @@ Being process 1 of its own pid namespace gives three things for nothing: no proc
 inherits and reaps every orphan, and its end is the end of everything inside. Elsewhere it inherits orphans by
 request, and kills what it started before it ends. It ends when the owner does (a child that the owner has
 forked may hold the stream open), when the stream closes, and when its time is up. Only the standard library
-(Python 3.9 and later), and of that only what loads fast: `signal`, `json`, `collections` and `subprocess`
-would more than double the time to start.
+(Python 3.9 and later), and of that only what loads fast: `os` (of which `posix` is the part that is used
+here), `signal`, `ctypes`, `json`, `collections` and `subprocess` would more than double the time to start.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import _signal  # pyright: ignore[reportMissingImports] - `signal` costs 4 ms to import, for enums
 import errno
 import fcntl
-import os
+import posix as os
 import resource
 import select
 import sys
@@ -225,7 +225,7 @@ class Runner:
         # A file instead of a pipe: nothing has to be fed to a command that does not read.
         stdin_fd = os.memfd_create("stdin")
         os.write(stdin_fd, stdin)
-        os.lseek(stdin_fd, 0, os.SEEK_SET)
+        os.lseek(stdin_fd, 0, 0)
         files = (stdin_fd, pipes[0][1], pipes[1][1])
         command = self._start(
             request, timeout_s, fields[4], fields[5], cwd, files, [pipes[0][0], pipes[1][0]]
@@ -259,7 +259,7 @@ class Runner:
     ) -> Command:
         pairs = unpack(variables)
         mark = f"{self._mark}{request}"
-        environment = dict(os.environb)
+        environment = dict(os.environ)
         environment.update(zip(pairs[::2], pairs[1::2]))  # noqa: B905 - Python 3.9 has no `strict`
         environment[EXEC_VARIABLE.encode()] = mark.encode()
         try:

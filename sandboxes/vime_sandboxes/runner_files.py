@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _stat as stat
 import errno
-import os
-import stat
+import posix as os
 
 from vime_sandboxes.runner_frames import CHUNK
 
@@ -27,10 +27,14 @@ def read_piece(path: bytes, offset: int, length: int) -> bytes:
 
 def write_piece(path: bytes, mode: int, append: bool, data: bytes) -> None:
     """Start a file, making its folders, or append to it."""
-    if not append:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    flags = os.O_APPEND if append else os.O_CREAT | os.O_TRUNC
-    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | flags, mode)
+    flags = os.O_WRONLY | os.O_NONBLOCK | (os.O_APPEND if append else os.O_CREAT | os.O_TRUNC)
+    try:
+        fd = os.open(path, flags, mode)
+    except FileNotFoundError:
+        if append:
+            raise
+        _make_parents(path)
+        fd = os.open(path, flags, mode)
     try:
         _require_regular(fd)
         if not append:
@@ -40,6 +44,15 @@ def write_piece(path: bytes, mode: int, append: bool, data: bytes) -> None:
             left = left[os.write(fd, left) :]
     finally:
         os.close(fd)
+
+
+def _make_parents(path: bytes) -> None:
+    for at in range(1, len(path)):
+        if path[at : at + 1] == b"/":
+            try:
+                os.mkdir(path[:at])
+            except FileExistsError:
+                continue
 
 
 def _require_regular(fd: int) -> None:

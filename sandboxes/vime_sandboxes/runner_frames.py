@@ -6,7 +6,7 @@ payload = fields, each a length (u32) and that many bytes
 
 from __future__ import annotations
 
-import struct
+import _struct as struct  # `struct` is the same, for one more file to load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

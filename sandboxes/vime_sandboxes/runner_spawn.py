@@ -6,10 +6,10 @@ than WINDOW before the program's pipe has taken it. Nothing here blocks the runn
 
 from __future__ import annotations
 
+import _struct as struct
 import fcntl
-import os
+import posix as os
 import select
-import struct
 
 from vime_sandboxes.runner_frames import CHUNK, ENDED, PIPE_BYTES, REFUSED, STDERR, STDOUT, TAKEN, WINDOW
 

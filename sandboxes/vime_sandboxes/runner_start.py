@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import _ctypes  # `ctypes` costs 5 ms to import, for its many types
 import _signal  # pyright: ignore[reportMissingImports] - `signal` costs 4 ms to import, for enums
-import ctypes
 import errno
-import os
+import posix as os
 import resource
 
 from vime_sandboxes.runner_frames import CHUNK
 
 PR_SET_DUMPABLE = 4
-prctl = ctypes.CDLL(None).prctl
+
+
+class _Int(_ctypes._SimpleCData):
+    _type_ = "i"
+
+
+class _Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL
+    _restype_ = _Int
+
+
+prctl = _Function(_ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl"))  # pyright: ignore[reportArgumentType]
 
 
 class Output:

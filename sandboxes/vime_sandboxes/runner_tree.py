@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import _signal  # pyright: ignore[reportMissingImports] - `signal` costs 4 ms to import, for enums
-import os
+import posix as os
 import time
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ from vime_agents.errors import SandboxUnavailable
 from vime_agents.sandbox import SandboxSpec
 from vime_sandboxes import profile
 
-FDS = profile.Descriptors(info=10, block=11, runner=12, passwd=13, group=14, owner=16, seccomp=15)
+FDS = profile.Descriptors(info=10, runner=12, passwd=13, group=14, owner=16, seccomp=15)
 PYTHON = profile.Interpreter(prefix="/root/py", source="/mnt/python")
 
 
