@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from benchmarks.measure import percentile, report_percentiles
@@ -65,7 +66,7 @@ async def _boots(
     name: str,
     provider: SandboxProvider,
     spec: SandboxSpec,
-    by_hand: Callable[[], float],
+    by_hand: Mapping[str, Callable[[], float]],
     repeats: int,
     rows: Rows,
 ) -> None:
@@ -76,10 +77,14 @@ async def _boots(
         await box.close()
         return elapsed_ms
 
-    async def theirs() -> float:
-        return by_hand()
+    def theirs(boot: Callable[[], float]) -> Arm:
+        async def arm() -> float:
+            return boot()
 
-    await _in_turns({f"{name}: boot": ours, f"{name}, by hand: boot": theirs}, repeats, rows)
+        return arm
+
+    arms = {f"{name}, {how}: boot": theirs(boot) for how, boot in by_hand.items()}
+    await _in_turns({f"{name}: boot": ours, **arms}, repeats, rows)
 
 
 async def _hand_outs(spec: SandboxSpec, repeats: int, rows: Rows) -> None:
@@ -160,8 +165,13 @@ async def _backend(
             by_hand = pipe.run if pipe is not None else docker.run if docker is not None else None
             assert by_hand is not None
             await _commands(name, box, by_hand, repeats(200), rows)
-        by_hand_boot = raw.boot_bwrap if docker is None else docker.boot
-        await _boots(name, provider, spec, by_hand_boot, repeats(40), rows)
+        by_hand_boots: dict[str, Callable[[], float]]
+        if docker is None:
+            as_user = partial(raw.boot_bwrap, as_user=True)
+            by_hand_boots = {"by hand": raw.boot_bwrap, "by hand and as another user": as_user}
+        else:
+            by_hand_boots = {"by hand": docker.boot}
+        await _boots(name, provider, spec, by_hand_boots, repeats(40), rows)
         await _hand_outs(spec, repeats(40), rows)
         roomy = SandboxSpec(backend=name, image=spec.image, memory_mb=1024, max_file_mb=256)
         async with _opened(provider, roomy) as box:
@@ -179,6 +189,9 @@ def _ratios(rows: Rows) -> dict[str, float]:
     found: dict[str, float] = {}
     for label, value in p50.items():
         backend, _, what = label.partition(": ")
+        as_user = p50.get(f"{backend}, by hand and as another user: {what}")
+        if as_user is not None:
+            found[f"{backend}: time of {what}, of by hand's as another user"] = value / as_user
         by_hand = p50.get(f"{backend}, by hand: {what}")
         if by_hand is not None and what.endswith("100 MB"):
             found[f"{backend}: speed of {what}, of tar's"] = by_hand / value

@@ -19,6 +19,10 @@ for line in sys.stdin:
 """
 
 
+_USER = 1 << 20
+"""Some user without an account."""
+
+
 class PipeRunner:
     """A Python process that runs `true` for each line that it reads, and answers with its exit status."""
 
@@ -41,9 +45,14 @@ class PipeRunner:
         self._process.communicate()
 
 
-def boot_bwrap() -> float:
-    """Milliseconds until Python speaks in a bubblewrap with the same walls; it is ended afterwards."""
+def boot_bwrap(*, as_user: bool = False) -> float:
+    """Milliseconds until Python speaks in a bubblewrap with the same namespaces; it is ended afterwards.
+
+    `as_user`: as an unprivileged user, which is a wall too: else root inside is root outside, where root is
+    who runs this.
+    """
     prefix = os.path.realpath(sys.base_prefix)
+    python_from = profile.find_interpreter().source if as_user else prefix
     command = [str(profile.find_bwrap()), "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000"]
     command += ["--disable-userns", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv"]
     command += ["--ro-bind", "/usr", "/usr"]
@@ -51,22 +60,34 @@ def boot_bwrap() -> float:
         if Path("/", name).is_symlink():
             command += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
     if not prefix.startswith("/usr"):
-        command += ["--ro-bind", prefix, prefix]
+        command += ["--ro-bind", python_from, prefix]
     command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/work", "--chdir", "/work"]
     python = f"{prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     command += [python, "-IS", "-c", "import sys; print('ready', flush=True); sys.stdin.read()"]
-    libraries = ":".join(map(str, profile.bwrap_libraries(profile.find_bwrap())))
+    # By their open files, which another user may read wherever they are.
+    opened = [os.open(p, os.O_RDONLY) for p in profile.bwrap_libraries(profile.find_bwrap())]
+    program = os.open(profile.find_bwrap(), os.O_RDONLY)
+    libraries = ":".join(f"/proc/self/fd/{fd}" for fd in opened)
+    user = _USER if as_user and os.geteuid() == 0 else None
     started = time.perf_counter()
     process = subprocess.Popen(
         command,
+        executable=f"/proc/self/fd/{program}",
+        pass_fds=(program, *opened),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={"LD_PRELOAD": libraries} if libraries else {},
+        cwd="/",
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
     )
     assert process.stdout is not None
     said = process.stdout.readline()
     elapsed_ms = (time.perf_counter() - started) * 1000
     process.communicate()  # it reads end-of-file, and ends
+    for fd in (program, *opened):
+        os.close(fd)
     if said != b"ready\n":
         raise RuntimeError("the raw bubblewrap did not start")
     return elapsed_ms
