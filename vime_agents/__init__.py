@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from vime_agents.rollout.runner import Limits, Runner
     from vime_agents.sandbox import ExecResult, Sandbox, SandboxSpec
     from vime_agents.spaces import Messages, Reply
-    from vime_agents.task import Task, TaskSet, load_jsonl
+    from vime_agents.task import Task, TaskSet
+    from vime_agents.tasks import load_jsonl, load_tasks
     from vime_agents.tools import Tool, Toolset, tool
     from vime_agents.trainer import Batch, Trainer, TrainingSample
 
@@ -64,7 +65,8 @@ _EXPORTS = {
     "Trajectory": "episode",
     "Turn": "episode",
     "VimeAgentsError": "errors",
-    "load_jsonl": "task",
+    "load_jsonl": "tasks",
+    "load_tasks": "tasks",
     "tool": "tools",
 }
 __all__ = ["__version__", *_EXPORTS]  # pyright: ignore[reportUnsupportedDunderAll]

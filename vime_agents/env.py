@@ -46,7 +46,7 @@ from vime_agents.messages import Message, ToolCall
 from vime_agents.reward import Score, reward_from_score
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_agents.spaces import Messages, Reply
-from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet
+from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet, index_of
 from vime_agents.tools import (
     CallableTool,
     Tool,
@@ -319,10 +319,10 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             if not 0 <= pin < len(tasks):
                 raise ConfigError(f"task index {pin} is outside 0..{len(tasks) - 1}")
             return tasks[int(pin)]
-        for index in range(len(tasks)):
-            if tasks[index].id == pin:
-                return tasks[index]
-        raise ConfigError(f"no task {pin!r} in {tasks.name} ({self.split}, {len(tasks)} tasks)")
+        index = index_of(tasks, str(pin))
+        if index is None:
+            raise ConfigError(f"no task {pin!r} in {tasks.name} ({self.split}, {len(tasks)} tasks)")
+        return tasks[index]
 
     async def _set_up(self) -> None:
         await self._hook("setup")

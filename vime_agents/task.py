@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from vime_agents.errors import ConfigError, DatasetError
+from vime_agents.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +36,26 @@ class TaskSet(Protocol):
 
 
 def content_id(inputs: Mapping[str, Any]) -> str:
-    """A stable id of a task's content."""
+    """A stable id of a task's content; of what is not JSON, the id is that of its text."""
     text = json.dumps(inputs, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class ListTaskSet:
-    """Tasks held in memory."""
+    """Tasks held in memory. Rows of equal content get the ids x, x-2, x-3."""
 
     def __init__(self, rows: Iterable[Mapping[str, Any] | Task], *, name: str, split: str) -> None:
         self.name = name
-        self._tasks = [
-            row
-            if isinstance(row, Task)
-            else Task(id=str(row.get("id", content_id(row))), inputs=dict(row), split=split)
-            for row in rows
-        ]
+        self._tasks: list[Task] = []
+        seen: dict[str, int] = {}
+        for row in rows:
+            task_id = row.id if isinstance(row, Task) else str(row.get("id", content_id(row)))
+            n = seen[task_id] = seen.get(task_id, 0) + 1
+            if n > 1 and (isinstance(row, Task) or "id" in row):
+                raise ConfigError(f"task set {name!r} ({split}): two tasks have the id {task_id!r}")
+            unique = task_id if n == 1 else f"{task_id}-{n}"
+            task = row if isinstance(row, Task) else Task(id=unique, inputs=dict(row), split=split)
+            self._tasks.append(task)
         if not self._tasks:
             raise ConfigError(f"task set {name!r} ({split}) is empty")
 
@@ -90,33 +93,12 @@ class ProceduralTaskSet:
         return Task(id=f"{self.split}-{index}", inputs=dict(self._make(rng)), split=self.split)
 
 
-def load_jsonl(path: str | Path, *, required: Sequence[str] = (), split: str = "train") -> ListTaskSet:
-    """Read tasks from a JSON Lines file.
-
-    Raises:
-        DatasetError: the file, the line and what is wrong with it.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise DatasetError(f"{path}: no such file")
-    rows: list[Mapping[str, Any]] = []
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:  # JSON, or UTF-8
-                raise DatasetError(f"{path}:{number}: not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise DatasetError(f"{path}:{number}: a row is a JSON object, got {line[:80]!r}")
-            for key in required:
-                if key not in row:
-                    raise DatasetError(f"{path}:{number}: no key {key!r}; the row has {sorted(row)}")
-            rows.append(row)
-    if not rows:
-        raise DatasetError(f"{path}: no rows")
-    return ListTaskSet(rows, name=path.name, split=split)
+def index_of(tasks: TaskSet, task_id: str) -> int | None:
+    """Index of the first task with this id, or None. Sets that know their ids do not read every task."""
+    known = getattr(tasks, "index_of", None)
+    if known is not None:
+        return known(task_id)
+    return next((index for index in range(len(tasks)) if tasks[index].id == task_id), None)
 
 
 def shuffled_indices(size: int, *, seed: int, start: int = 0) -> Iterator[int]:

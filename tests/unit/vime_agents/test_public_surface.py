@@ -47,6 +47,7 @@ PUBLIC = [
     "VimeAgentsError",
     "__version__",
     "load_jsonl",
+    "load_tasks",
     "tool",
 ]
 

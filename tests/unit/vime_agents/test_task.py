@@ -2,21 +2,20 @@ from __future__ import annotations
 
 import itertools
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vime_agents.errors import ConfigError, DatasetError
+from vime_agents.errors import ConfigError
 from vime_agents.task import (
     ListTaskSet,
     ProceduralTaskSet,
     Task,
     TaskSet,
     content_id,
-    load_jsonl,
+    index_of,
     shuffled_indices,
 )
 
@@ -67,35 +66,19 @@ def test_an_empty_task_set_is_refused() -> None:
         ListTaskSet([], name="rows", split="train")
 
 
-def test_json_lines_are_read_whatever_separators_the_text_holds(tmp_path: Path) -> None:
-    path = tmp_path / "tasks.jsonl"
-    rows = '{"q": "a\u2028b\u0085c"}\n\n  \n{"q": "\\ud800"}\n{"q": "last"}'
-    path.write_text(rows, encoding="utf-8")
-    tasks = load_jsonl(path, required=["q"], split="test")
-    assert [tasks[i].inputs["q"] for i in range(len(tasks))] == ["a\u2028b\u0085c", "\ud800", "last"]
-    assert (tasks.name, tasks[0].split) == ("tasks.jsonl", "test")
+def test_rows_of_equal_content_have_different_ids_and_an_id_of_its_own_comes_once() -> None:
+    tasks = ListTaskSet([{"q": 1}, {"q": 2}, {"q": 1}], name="rows", split="train")
+    assert [tasks[n].id for n in range(3)] == [
+        content_id({"q": 1}),
+        content_id({"q": 2}),
+        content_id({"q": 1}) + "-2",
+    ]
+    with pytest.raises(ConfigError, match=r"'rows' \(train\): two tasks have the id '7'"):
+        ListTaskSet([{"id": 7, "q": 1}, {"id": "7", "q": 2}], name="rows", split="train")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{"q": 1}\n{"q": ', r"tasks\.jsonl:2: not JSON"),
-        (b'{"q": 1}\n\n[1]\n', r"tasks\.jsonl:3: a row is a JSON object"),
-        (b'{"q": 1}\n{"a": 1}\n', r"tasks\.jsonl:2: no key 'q'; the row has \['a'\]"),
-        (b'{"q": 1}\n{"q": "\xff"}\n', r"tasks\.jsonl:2: not JSON"),
-        (b"\n\n", r"tasks\.jsonl: no rows"),
-    ],
-)
-def test_a_bad_row_is_named_by_file_line_and_key(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "tasks.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(DatasetError, match=message):
-        load_jsonl(path, required=["q"])
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="no such file"):
-        load_jsonl(tmp_path / "nothing.jsonl")
+def test_a_task_is_found_by_its_id() -> None:
+    assert [index_of(procedural(), name) for name in ("train-3", "test-3")] == [3, None]
 
 
 @given(st.integers(1, 30), st.integers(0, 100), st.integers(0, 10**6))

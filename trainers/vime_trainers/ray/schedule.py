@@ -10,7 +10,8 @@ import numpy as np
 from vime_agents.config.train import TrainConfig
 from vime_agents.evaluation.evaluate import env_maker
 from vime_agents.rollout.play import EpisodeRequest
-from vime_agents.task import ListTaskSet, Task, TaskSet, load_jsonl, shuffled_indices
+from vime_agents.task import Task, TaskSet, shuffled_indices
+from vime_agents.tasks import MappedTaskSet, load_tasks
 
 
 def training_tasks(config: TrainConfig) -> TaskSet:
@@ -26,9 +27,8 @@ def training_tasks(config: TrainConfig) -> TaskSet:
         finally:
             env.close()
     required = [key for key in (config.input_key, config.label_key) if key is not None]
-    rows = load_jsonl(config.prompt_data, required=required)
-    tasks = [_with_named_fields(rows[i], config) for i in range(len(rows))]
-    return ListTaskSet(tasks, name=rows.name, split="train")
+    rows = load_tasks(config.prompt_data, required=required)
+    return MappedTaskSet(rows, lambda task: _with_named_fields(task, config))
 
 
 def rollout_requests(config: TrainConfig, tasks: TaskSet, rollout: int) -> Iterator[EpisodeRequest]:
