@@ -12,7 +12,13 @@ VimeAgentsError
     ModelError                        the policy's reply cannot be used at all
     EnvError                          the author's hook raised
     EnvFault                          raised by authors: "infrastructure, not the model"
+      ToolServerError                 a server that offers tools did not start, ended or cannot be reached
     GraderError                       scoring failed
+      GraderTimeout                   a grader did not answer in time
+      GraderOutOfMemory               a grader wanted more memory than its limit
+      GraderCrashed                   a grader's process ended without an answer, or started too many
+      Unscorable                      raised by authors: nobody can say what this answer is worth
+    JudgeError                        an LLM judge gave no usable verdict
     EngineError                       the engine that samples: unreachable, 5xx, out of memory, dead
       EngineRejected                  the engine refuses the request itself (4xx): sending it again is no use
     SandboxError                      see the tree below
@@ -33,6 +39,7 @@ VimeAgentsError
     CheckpointError
   ServingError                        an engine process that does not start or died
 ToolError                             not a failure: becomes the tool's answer to the model
+IllegalMove                           not a failure: the agent is asked again, or forfeits the game
 ```
 
 To add one: give it the parent of the *boundary that was crossed*, and, if it can end an episode, a
@@ -129,10 +136,41 @@ class EnvFault(EpisodeError):
     retryable = True
 
 
+class ToolServerError(EnvFault):
+    """A server that offers tools did not start, has ended or cannot be reached."""
+
+    failure_class = "tool"
+
+
 class GraderError(EpisodeError):
     """Scoring failed: the episode has no trusted reward."""
 
     failure_class = "grader"
+
+
+class GraderTimeout(GraderError):
+    """A grader did not answer in time; it and all that it started were ended."""
+
+
+class GraderOutOfMemory(GraderError):
+    """A grader wanted more memory than its limit."""
+
+
+class GraderCrashed(GraderError):
+    """A grader's process ended without an answer (a signal, an exit), or started too many processes."""
+
+
+class Unscorable(GraderError):
+    """Raised by graders to say that the task has no answer key, or none that can be read.
+
+    Not a failure: the episode's reward has the status `unscorable` and no value.
+    """
+
+
+class JudgeError(EpisodeError):
+    """An LLM judge gave no usable verdict, after all its tries."""
+
+    failure_class = "judge"
 
 
 class EngineError(EpisodeError):
@@ -259,6 +297,13 @@ class ServingError(VimeAgentsError):
 
 class ToolError(Exception):
     """Raised inside a tool to answer the model with an error message. Not a failure of the episode."""
+
+
+class IllegalMove(Exception):
+    """Raised by a game's `parse` or `move`, before anything changed; the message is for the agent to read.
+
+    Not a failure of the episode: the agent is asked again, or forfeits.
+    """
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
