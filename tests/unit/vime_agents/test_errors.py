@@ -39,6 +39,8 @@ def test_every_error_that_ends_an_episode_has_a_known_class() -> None:
         (errors.EnvError, "env", False),
         (errors.EnvFault, "env", True),
         (errors.GraderError, "grader", False),
+        (errors.GraderTimeout, "grader", False),
+        (errors.JudgeError, "judge", False),
         (errors.EngineError, "engine", True),
         (errors.BudgetError, "budget", False),
         (errors.SandboxError, "sandbox", True),
