@@ -6,9 +6,12 @@ The other side is not trusted: every length is bounded, and anything unexpected 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import select
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +19,7 @@ from vime_agents.errors import SandboxDead, SandboxTimeout
 from vime_sandboxes import runner_frames as frames
 
 _MAX_PAYLOAD = frames.CHUNK + 4096
+_PAUSE_S = 0.001
 
 
 class Reader(Protocol):
@@ -131,18 +135,9 @@ class Connection:
 
     async def answer(self, call: Call, timeout_s: float) -> tuple[int, list[bytes]]:
         """Wait for what was asked. Raises as `call` does."""
-        started = time.monotonic()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.drain()
-                return await call.answer
-        except TimeoutError as error:
-            raise SandboxTimeout(
-                f"the sandbox did not answer in {timeout_s:g} s",
-                limit="answer",
-                limit_s=timeout_s,
-                elapsed_s=time.monotonic() - started,
-            ) from error
+        async with _in_time(timeout_s):
+            await self.drain()
+            return await call.answer
 
     def kill(self, request: int) -> None:
         """Kill an EXEC or SPAWN that nobody waits for any more."""
@@ -153,6 +148,29 @@ class Connection:
         """Send one frame."""
         payload = frames.pack(fields)
         self._writer.write(frames.HEADER.pack(len(payload), request, kind) + payload)
+
+    async def hand_over(self, files: Sequence[int], timeout_s: float) -> None:
+        """Give the runner open files, over a Unix socket; the SPAWN that they are for has to be sent next.
+
+        Raises as `call` does.
+        """
+        assert isinstance(self._writer, asyncio.StreamWriter)
+        transport = self._writer.transport
+        room = select.poll()
+        with transport.get_extra_info("socket").dup() as channel:
+            room.register(channel, select.POLLOUT)
+            # Past the transport, so only when nothing waits there. A writable socket is at most a quarter
+            # full (unix(7) does not say so, the kernel's `unix_writable` does): there is room for both.
+            async with _in_time(timeout_s):
+                while transport.get_write_buffer_size() or not room.poll(0):
+                    await asyncio.sleep(_PAUSE_S)
+                    if self.lost is not None:
+                        raise self.lost
+            try:
+                channel.send(frames.HEADER.pack(0, 0, frames.FILES))
+                socket.send_fds(channel, [b"\0"], list(files))
+            except ConnectionError as error:
+                raise self.lost or SandboxDead(f"the connection broke: {error}") from error
 
     async def drain(self) -> None:
         """Wait while too much is waiting to be sent. Raises SandboxDead."""
@@ -201,3 +219,18 @@ class Connection:
         for listener in self._listeners.values():
             listener.lose(self.lost or self._lost)
         self._writer.close()
+
+
+@contextlib.asynccontextmanager
+async def _in_time(timeout_s: float) -> AsyncIterator[None]:
+    started = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise SandboxTimeout(
+            f"the sandbox did not answer in {timeout_s:g} s",
+            limit="answer",
+            limit_s=timeout_s,
+            elapsed_s=time.monotonic() - started,
+        ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -106,6 +107,26 @@ class LocalSandbox:
         return await started(
             self._with_link(lambda link: link.spawn(command, env=env or {}, cwd=folder, timeout_s=timeout_s))
         )
+
+    async def spawn_on(
+        self, command: Sequence[str], *, stdin: int | None = None, stdout: int | None = None
+    ) -> RunnerProcess:
+        """Start a program with open files of this process as its standard streams; close them when you like.
+
+        What goes through them does not go through `write` and `output`, and is not counted in `wait`.
+        """
+        files = {stream: os.dup(fd) for stream, fd in _files(stdin, stdout).items()}
+
+        async def start() -> RunnerProcess:
+            try:
+                return await self._with_link(
+                    lambda link: link.spawn(command, env={}, cwd=self.workdir, timeout_s=None, files=files)
+                )
+            finally:
+                for fd in files.values():
+                    os.close(fd)
+
+        return await started(start())
 
     async def read(self, path: str, *, max_bytes: int = 100 << 20) -> bytes:
         """A file's content; see the protocol."""
@@ -313,6 +334,13 @@ class _Inside:
     def __init__(self, link: RunnerLink) -> None:
         self._link = link
 
-    async def spawn(self, command: Sequence[str]) -> RunnerProcess:
-        """Start a program."""
-        return await self._link.spawn(command, env={}, cwd=".", timeout_s=None)
+    async def spawn_on(
+        self, command: Sequence[str], *, stdin: int | None = None, stdout: int | None = None
+    ) -> RunnerProcess:
+        """Start a program with open files of this process as its standard streams."""
+        files = _files(stdin, stdout)
+        return await self._link.spawn(command, env={}, cwd=".", timeout_s=None, files=files)
+
+
+def _files(stdin: int | None, stdout: int | None) -> dict[int, int]:
+    return {stream: fd for stream, fd in ((0, stdin), (1, stdout)) if fd is not None}

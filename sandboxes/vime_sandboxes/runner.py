@@ -34,6 +34,7 @@ from vime_sandboxes.runner_frames import (
     EXITED,
     EXTEND,
     FAILED,
+    FILES,
     HEADER,
     KILL,
     LENGTH,
@@ -48,7 +49,7 @@ from vime_sandboxes.runner_frames import (
     WRITE,
     unpack,
 )
-from vime_sandboxes.runner_spawn import Spawned, pipe
+from vime_sandboxes.runner_spawn import Spawned, pipe, receive_files
 from vime_sandboxes.runner_start import PR_SET_DUMPABLE, Output, StartError, prctl, start
 from vime_sandboxes.runner_tree import EXEC_VARIABLE, kill_tree
 
@@ -92,6 +93,7 @@ class Runner:
         self._owner = owner
         self._commands: dict[int, Command] = {}  # by pid
         self._spawned: dict[int, Command] = {}  # by request; until ended, and its streams too
+        self._files: list[int] = []  # for the next SPAWN
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], object]] = {}
         # Elsewhere than in a pid namespace of our own, other runners' commands may be in sight.
@@ -194,9 +196,9 @@ class Runner:
                 if command.request == int(fields[0]):
                     command.kill()
         elif kind in (STDIN, CREDIT):
-            command = self._spawned.get(int(fields[0]))
-            if command is not None and command.spawned is not None:
-                command.spawned.feed(fields[1]) if kind == STDIN else command.spawned.grant(int(fields[1]))
+            self._pass_on(int(fields[0]), kind, fields[1])
+        elif kind == FILES:
+            self._files += receive_files()
         elif kind == SIGNAL:
             self._signal(int(fields[0]), int(fields[1]))
             self.send(request, DONE)
@@ -204,6 +206,11 @@ class Runner:
             if kind == EXTEND:
                 self._live(float(fields[0]))
             self.send(request, DONE)
+
+    def _pass_on(self, request: int, kind: int, value: bytes) -> None:
+        command = self._spawned.get(request)
+        if command is not None and command.spawned is not None:
+            command.spawned.feed(value) if kind == STDIN else command.spawned.grant(int(value))
 
     def _live(self, ttl_s: float) -> None:
         self._end = time.monotonic() + ttl_s
@@ -237,12 +244,16 @@ class Runner:
             self.watch(read, lambda fd=read, output=output: self._read_output(fd, output), select.POLLIN)
 
     def _spawn(self, request: int, fields: list[bytes]) -> None:
-        pipes = [pipe() for _ in range(3)]
-        files = (pipes[0][0], pipes[1][1], pipes[2][1])
-        ours = [pipes[0][1], pipes[1][0], pipes[2][0]]
-        command = self._start(request, float(fields[0]), fields[2], fields[3], fields[1], files, ours)
+        given, self._files = dict(zip(map(int, fields[4:]), self._files)), []  # noqa: B905 - as below
+        pipes = {stream: pipe() for stream in range(3) if stream not in given}
+        theirs = {stream: ends[stream > 0] for stream, ends in pipes.items()} | given
+        ours = {stream: ends[stream == 0] for stream, ends in pipes.items()}
+        files = (theirs[0], theirs[1], theirs[2])
+        command = self._start(
+            request, float(fields[0]), fields[2], fields[3], fields[1], files, list(ours.values())
+        )
         self.send(request, STARTED, str(command.pid).encode())
-        command.spawned = Spawned(self, request, *ours)
+        command.spawned = Spawned(self, request, ours)
         for ended in list(self._spawned.values()):
             self._forget(ended)
         self._spawned[request] = command

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 HEADER = struct.Struct("!IIB")
 LENGTH = struct.Struct("!I")
 
-EXEC, KILL, READ, WRITE, PING, SPAWN, STDIN, CREDIT, SIGNAL, EXTEND = range(1, 11)
+EXEC, KILL, READ, WRITE, PING, SPAWN, STDIN, CREDIT, SIGNAL, EXTEND, FILES = range(1, 12)
 """Requests. EXEC: timeout_s, max_output, cwd, stdin, packed arguments, packed environment (name, value, ...).
 KILL: id of an EXEC or SPAWN; no answer. READ: path, offset, length. WRITE: path, mode, append, data. PING:
-nothing. SPAWN: timeout_s, cwd, packed arguments, packed environment. For one SPAWN, by its id: STDIN: data
-(none: end of file), no answer. CREDIT: bytes of output that may come on top (-1: drop what comes), no answer.
-SIGNAL: number; 9 is for its whole tree. EXTEND: seconds until the end."""
+nothing. SPAWN: timeout_s, cwd, packed arguments, packed environment, then which of its streams (b"0", b"1")
+FILES are for. For one SPAWN, by its id: STDIN: data (none: end of file), no answer. CREDIT: bytes of output
+that may come on top (-1: drop what comes), no answer. SIGNAL: number; 9 is for its whole tree. EXTEND:
+seconds until the end. FILES, over a Unix socket only: nothing, no answer; a byte that carries open files
+follows the frame, and then the SPAWN."""
 READY, STDOUT, STDERR, EXITED, DATA, DONE, FAILED, BYE, STARTED, TAKEN, REFUSED, ENDED = range(16, 28)
 """Answers. STDOUT, STDERR: a piece of output. EXITED: status, signal, timed_out, bytes of stdout, bytes of
 stderr, duration_s. DATA: a piece of a file. FAILED: stage, errno, text. BYE: why it ends. For a SPAWN:

@@ -82,14 +82,28 @@ class RunnerLink:
         return exec_result(answer, b"".join(call.stdout), b"".join(call.stderr))
 
     async def spawn(
-        self, command: Sequence[str], *, env: Mapping[str, str], cwd: str, timeout_s: float | None
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: str,
+        timeout_s: float | None,
+        files: Mapping[int, int] | None = None,
     ) -> RunnerProcess:
-        """As `Sandbox.spawn`. When the caller is cancelled, what was begun is killed."""
+        """As `Sandbox.spawn`. When the caller is cancelled, what was begun is killed.
+
+        `files`: open files of this process to be standard streams (by number, 0 or 1) of the program. Only
+        over a Unix socket.
+        """
         process = RunnerProcess(self.connection, ANSWER_TIMEOUT_S)
         limit_s = float("inf") if timeout_s is None else timeout_s
         fields = [str(limit_s).encode(), encode(cwd), *_packed(command, env)]
-        self.connection.send(process.request, frames.SPAWN, fields)
         try:
+            if files:
+                fields += [str(stream).encode() for stream in files]
+                given = list(files.values())
+                await self._answered(self.connection.hand_over(given, ANSWER_TIMEOUT_S))
+            self.connection.send(process.request, frames.SPAWN, fields)
             kind, answer = await self._answered(
                 self.connection.answer(Call(process.started, 0), ANSWER_TIMEOUT_S)
             )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _F_SETPIPE_SZ = 1031
 _FIONREAD = 0x541B
+_FILE = struct.Struct("i")
 
 
 def pipe() -> tuple[int, int]:
@@ -48,19 +49,31 @@ def pipe() -> tuple[int, int]:
     return ends
 
 
-class Spawned:
-    """The three streams of one SPAWN."""
+def receive_files() -> list[int]:
+    """Open files that the owner sends along with one byte."""
+    import _socket  # slow to load, and needed only here
 
-    def __init__(self, loop: Loop, request: int, stdin: int, stdout: int, stderr: int) -> None:
+    channel = _socket.socket(fileno=os.dup(0))
+    _, parts, _, _ = channel.recvmsg(1, _socket.CMSG_SPACE(2 * _FILE.size), _socket.MSG_CMSG_CLOEXEC)
+    channel.close()
+    return [number for _, _, numbers in parts for (number,) in _FILE.iter_unpack(numbers)]
+
+
+class Spawned:
+    """The streams of one SPAWN that are not files of the owner's."""
+
+    def __init__(self, loop: Loop, request: int, streams: dict[int, int]) -> None:
+        """`streams`: our ends, by number: 0, 1, 2."""
         self.totals = {STDOUT: 0, STDERR: 0}
         self._loop, self._request = loop, request
-        self._stdin: int | None = stdin
+        self._stdin = streams.get(0)
         self._pending, self._last = bytearray(), False
-        self._open = {STDOUT: stdout, STDERR: stderr}
+        self._open = {kind: streams[n] for n, kind in ((1, STDOUT), (2, STDERR)) if n in streams}
         self._credit, self._dropping, self._paused = WINDOW, False, True
-        for fd in (stdin, stdout, stderr):
+        for fd in streams.values():
             os.set_blocking(fd, False)
-        loop.watch(stdin, self._write, 0)  # tells when nobody reads it any more
+        if self._stdin is not None:
+            loop.watch(self._stdin, self._write, 0)  # tells when nobody reads it any more
         self._resume()
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from vime_agents.errors import SandboxError
@@ -15,7 +15,7 @@ _LARGE_BYTES = BLOCK_BYTES // 4
 _END = bytes(2 * tarfile.BLOCKSIZE)
 
 
-def archive(source: Path, name: str | None = None) -> Iterator[bytes]:
+def archive(source: Path, name: str | None = None) -> Generator[bytes, None, None]:
     """The content of the folder `source`; or the one file `source`, under `name`.
 
     Links are kept as links, modes without the set-user and set-group bits; owners are not kept.

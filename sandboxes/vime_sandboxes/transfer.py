@@ -12,9 +12,11 @@ import contextlib
 import posixpath
 import secrets
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from vime_agents.errors import (
     CommandNotFound,
@@ -29,12 +31,17 @@ from vime_agents.sandbox import ExecResult, Sandbox, SandboxProcess
 from vime_sandboxes.download_folder import DownloadFolder
 from vime_sandboxes.tar_read import TarReader
 from vime_sandboxes.tar_write import BLOCK_BYTES, archive
+from vime_sandboxes.transfer_pipe import PipeEnd
 from vime_sandboxes.tree_write import TreeWriter
 
 T = TypeVar("T")
+Piece = bytearray | memoryview
+Blocks = Generator[bytes, None, None]
+Spawn = Callable[[Sequence[str]], Awaitable[SandboxProcess]]
 _MISSING = 44
 """Exit status of our programs inside: there is no such path."""
 _MAX_COMPLAINT_BYTES = 4096
+_LAST_WORDS_S = 1.0
 
 # $1: where, $2: the Python program that does the same. GNU tar, which alone heeds TAR_OPTIONS, then moves
 # 64 KiB at a time instead of 10. Its complaints are read below, so they are to be in English.
@@ -96,6 +103,17 @@ _HARMLESS = (
 )
 
 
+@runtime_checkable
+class TakesFiles(Protocol):
+    """A sandbox on this machine."""
+
+    async def spawn_on(
+        self, command: Sequence[str], *, stdin: int | None = None, stdout: int | None = None
+    ) -> SandboxProcess:
+        """As `Sandbox.spawn`, with open files of this process as standard streams of the program."""
+        ...
+
+
 async def upload(sandbox: Sandbox, source: Path, target: str) -> None:
     """Copy the file `source` to the path `target`, or the content of the folder `source` into the folder.
 
@@ -134,7 +152,7 @@ async def download(sandbox: Sandbox, source: str, target: Path, *, max_bytes: in
             writer = TreeWriter(folder.fd, max_bytes=max_bytes)
             try:
                 reader = TarReader(writer)
-                await _consume(_packed(sandbox, source, what), reader.feed)
+                await _drain(sandbox, source, what, reader.feed)
                 reader.close()
                 await in_thread(writer.check_links, folder.existing)
             finally:
@@ -153,14 +171,14 @@ async def pack(sandbox: Sandbox, path: str, file: Path, *, max_bytes: int = 1 <<
     try:
         with part.open("xb") as output:
 
-            def keep(piece: bytearray) -> None:
+            def keep(piece: Piece) -> None:
                 nonlocal size
                 size += len(piece)
                 if size > max_bytes:
                     raise SandboxOutputTooLarge(f"packing of {path!r}: more than max_bytes={max_bytes}")
                 output.write(piece)
 
-            await _consume(_packed(sandbox, path, f"packing of {path!r}"), keep)
+            await _drain(sandbox, path, f"packing of {path!r}", keep)
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
@@ -185,23 +203,87 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
         raise
 
 
-async def _feed(sandbox: Sandbox, blocks: Iterator[bytes], folder: str, what: str) -> None:
+async def _feed(sandbox: Sandbox, blocks: Blocks, folder: str, what: str) -> None:
     """Unpack a tar stream inside."""
-    async with _started(sandbox, _UNPACK, _UNPACK_PYTHON, folder) as process:
-        complaints = asyncio.ensure_future(_complaints(process))
+    with contextlib.closing(blocks):
+        if isinstance(sandbox, TakesFiles):
+            result, said = await _feed_pipe(sandbox, blocks, folder)
+        else:
+            result, said = await _feed_frames(sandbox, blocks, folder)
+    _check(result, said, what, folder)
+
+
+async def _feed_pipe(sandbox: TakesFiles, blocks: Blocks, folder: str) -> tuple[ExecResult, bytearray]:
+    pipe = PipeEnd(to_read=False)
+
+    def send() -> None:
+        with contextlib.suppress(BrokenPipeError):  # it ended early: its status says why
+            pipe.write(blocks)
+
+    return await _on_pipe(sandbox, pipe, send, _UNPACK, _UNPACK_PYTHON, folder)
+
+
+async def _feed_frames(sandbox: Sandbox, blocks: Blocks, folder: str) -> tuple[ExecResult, bytearray]:
+    async with _started(sandbox.spawn, _UNPACK, _UNPACK_PYTHON, folder) as process:
+        said = bytearray()
+        saying = asyncio.ensure_future(_complaints(process, said))
         try:
             with contextlib.suppress(BrokenPipeError):  # it ended early: its status says why
                 async with contextlib.aclosing(_ahead(blocks)) as ready:
                     async for block in ready:
                         await process.write(block)
                 await process.close_stdin()
-            said = await complaints
+            return await _ended(process.wait(), saying), said
         finally:
-            complaints.cancel()
-        _check(await process.wait(), said, what, folder)
+            saying.cancel()
+            await _settle(saying)
 
 
-async def _ahead(blocks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def _drain(sandbox: Sandbox, path: str, what: str, use: Callable[[Piece], object]) -> None:
+    """Pack a path inside, and give every piece of the tar stream to `use`, in a thread."""
+    if not isinstance(sandbox, TakesFiles):
+        await _consume(_packed(sandbox, path, what), use)
+        return
+    pipe = PipeEnd(to_read=True)
+
+    def receive() -> None:
+        for piece in pipe.pieces():
+            use(piece)
+
+    _check(*await _on_pipe(sandbox, pipe, receive, _PACK, _PACK_PYTHON, path), what, path)
+
+
+async def _on_pipe(
+    sandbox: TakesFiles, pipe: PipeEnd, work: Callable[[], None], script: str, program: str, path: str
+) -> tuple[ExecResult, bytearray]:
+    """Run a program inside on a pipe, and `work` at our end; how it ended, and what it complained of."""
+    # A thread for itself: it may have to wait for what is inside, and the others must not wait with it.
+    thread = ThreadPoolExecutor(1, "vime-transfer")
+    try:
+        async with _started(
+            partial(sandbox.spawn_on, **{pipe.stream: pipe.other}), script, program, path
+        ) as process:
+            pipe.close_other()
+            said = bytearray()
+            saying = asyncio.ensure_future(_complaints(process, said))
+            ending = asyncio.ensure_future(process.wait())
+            ending.add_done_callback(lambda _: pipe.program_ended())
+            working = asyncio.get_running_loop().run_in_executor(thread, work)
+            try:
+                await asyncio.shield(working)
+                return await _ended(ending, saying), said
+            finally:
+                pipe.give_up()
+                saying.cancel()
+                ending.cancel()
+                for work_left in (working, saying, ending):
+                    await _settle(work_left)
+    finally:
+        thread.shutdown(wait=False)
+        pipe.close()
+
+
+async def _ahead(blocks: Blocks) -> AsyncGenerator[bytes, None]:
     """The blocks; the next one is read while the last one is sent."""
     coming = asyncio.ensure_future(in_thread(lambda: next(blocks, b"")))
     try:
@@ -212,7 +294,7 @@ async def _ahead(blocks: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         await _settle(coming)
 
 
-async def _consume(pieces: AsyncGenerator[bytearray, None], use: Callable[[bytearray], object]) -> None:
+async def _consume(pieces: AsyncGenerator[bytearray, None], use: Callable[[Piece], object]) -> None:
     """Give every piece to `use`, in a thread; the next one is received meanwhile."""
     using: asyncio.Future[object] | None = None
     try:
@@ -244,7 +326,7 @@ async def _settle(work: asyncio.Future[Any]) -> None:
 
 async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[bytearray, None]:
     """A path inside as a tar stream, in pieces of about BLOCK_BYTES."""
-    async with _started(sandbox, _PACK, _PACK_PYTHON, path) as process:
+    async with _started(sandbox.spawn, _PACK, _PACK_PYTHON, path) as process:
         pending, said = bytearray(), b""
         async for stream, piece in process.output():
             if stream == "stderr":
@@ -258,15 +340,23 @@ async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[byte
         yield pending
 
 
-async def _complaints(process: SandboxProcess) -> bytes:
-    said = b""
+async def _complaints(process: SandboxProcess, said: bytearray) -> None:
     async for _, piece in process.output():
-        said = (said + piece)[-_MAX_COMPLAINT_BYTES:]
-    return said
+        said += piece
+        del said[:-_MAX_COMPLAINT_BYTES]
+
+
+async def _ended(ending: Awaitable[ExecResult], saying: asyncio.Future[None]) -> ExecResult:
+    """Wait for a program's end, but for its streams' only a moment: others inside may hold them."""
+    result = await ending
+    await asyncio.wait({saying}, timeout=_LAST_WORDS_S)
+    if saying.done():
+        saying.result()
+    return result
 
 
 @contextlib.asynccontextmanager
-async def _started(sandbox: Sandbox, script: str, program: str, path: str) -> AsyncIterator[SandboxProcess]:
+async def _started(spawn: Spawn, script: str, program: str, path: str) -> AsyncIterator[SandboxProcess]:
     """The program inside; killed at the end when it has not ended by itself."""
     if not path.startswith("/"):
         path = f"./{path}"  # not an option, whatever it begins with
@@ -276,7 +366,7 @@ async def _started(sandbox: Sandbox, script: str, program: str, path: str) -> As
     )
     for command in commands:
         try:
-            process = await sandbox.spawn(command)
+            process = await spawn(command)
             break
         except CommandNotFound:
             continue
@@ -289,7 +379,7 @@ async def _started(sandbox: Sandbox, script: str, program: str, path: str) -> As
             await asyncio.shield(process.kill())
 
 
-def _check(result: ExecResult, said: bytes, what: str, path: str) -> None:
+def _check(result: ExecResult, said: bytes | bytearray, what: str, path: str) -> None:
     """Raise when a program of ours inside did not do its work."""
     if result.ok:
         return
@@ -308,7 +398,7 @@ def _check(result: ExecResult, said: bytes, what: str, path: str) -> None:
     raise SandboxError(f"{what}: the program inside ended with {result.ended_by}. {text}")
 
 
-def _blocks(file: Path) -> Iterator[bytes]:
+def _blocks(file: Path) -> Blocks:
     with file.open("rb", buffering=0) as source:
         while block := source.read(BLOCK_BYTES):
             yield block

@@ -12,6 +12,8 @@ from typing import Literal
 from vime_agents.errors import CommandNotFound
 from vime_agents.sandbox import ExecResult
 
+PIPE = asyncio.subprocess.PIPE
+
 
 class HostProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -31,9 +33,8 @@ class HostProcess:
         self._process.stdin.close()
 
     async def output(self) -> AsyncIterator[tuple[Literal["stdout", "stderr"], bytes]]:
-        assert self._process.stdout is not None
         assert self._process.stderr is not None
-        while piece := await self._process.stdout.read(1 << 16):
+        while self._process.stdout is not None and (piece := await self._process.stdout.read(1 << 16)):
             yield "stdout", piece
         while piece := await self._process.stderr.read(1 << 16):
             yield "stderr", piece
@@ -68,6 +69,16 @@ class HostBox:
     async def spawn(
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str | None = None
     ) -> HostProcess:
+        return await self._spawn(command, PIPE, PIPE, env, cwd)
+
+    async def _spawn(
+        self,
+        command: Sequence[str],
+        stdin: int,
+        stdout: int,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> HostProcess:
         program = next(
             (p for f in self.path.split(":") if os.access(p := f"{f}/{command[0]}", os.X_OK)), None
         )
@@ -77,9 +88,9 @@ class HostBox:
             asyncio.create_subprocess_exec(
                 program,
                 *command[1:],
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=PIPE,
                 cwd=cwd or self.folder,
                 env={"PATH": self.path, **(env or {})},
                 start_new_session=True,
@@ -91,3 +102,14 @@ class HostBox:
             await HostProcess(await starting).kill()
             raise
         return self.spawned[-1]
+
+
+class HostBoxOnFiles(HostBox):
+    """One that gives its programs open files, too."""
+
+    async def spawn_on(
+        self, command: Sequence[str], *, stdin: int | None = None, stdout: int | None = None
+    ) -> HostProcess:
+        return await self._spawn(
+            command, PIPE if stdin is None else stdin, PIPE if stdout is None else stdout
+        )

@@ -1,38 +1,49 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import tarfile
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.unit.vime_sandboxes.host_box import HostBox
+from tests.unit.vime_sandboxes.host_box import HostBox, HostBoxOnFiles
 from vime_agents.errors import (
+    SandboxDead,
     SandboxError,
     SandboxFileNotFound,
     SandboxOutputTooLarge,
     SandboxUnsupported,
 )
-from vime_agents.sandbox import SandboxSpec
+from vime_agents.sandbox import Sandbox, SandboxSpec
 from vime_sandboxes import transfer
 from vime_sandboxes.download_folder import PREFIX
 from vime_sandboxes.local import LocalSandboxProvider
 
-TOOLS = {"tar": ("sh", "tar", "mkdir", "dirname", "basename"), "no tar": ("sh", "mkdir"), "python": ()}
+TAR = ("sh", "tar", "mkdir", "dirname", "basename")
+BOXES = {
+    "tar": (HostBox, TAR),
+    "no tar": (HostBox, ("sh", "mkdir")),
+    "python": (HostBox, ()),
+    "tar on files": (HostBoxOnFiles, TAR),
+    "python on files": (HostBoxOnFiles, ()),
+}
 
 
-@pytest.fixture(params=list(TOOLS))
+@pytest.fixture(params=list(BOXES))
 def box(tmp_path: Path, request: pytest.FixtureRequest) -> HostBox:
     """With tar; with a shell but no tar; with python3 alone."""
+    kind, tools = BOXES[request.param]
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name in (*TOOLS[request.param], "python3"):
+    for name in (*tools, "python3"):
         (programs / name).symlink_to(f"/usr/bin/{name}")
     (tmp_path / "box").mkdir()
-    return HostBox(tmp_path / "box", str(programs))
+    return kind(tmp_path / "box", str(programs))
 
 
 @pytest.fixture
@@ -219,6 +230,89 @@ async def test_cancelled_transfers_leave_nothing(tmp_path: Path) -> None:
         while (await box.exec(count)).stdout != b"0\n":
             pass
     await provider.aclose()
+
+
+async def test_many_transfers_and_commands_at_once_do_not_mix(tmp_path: Path) -> None:
+    provider = LocalSandboxProvider()
+    box = await provider.create(SandboxSpec(memory_mb=256))
+
+    async def move(number: int) -> None:
+        tree, content = tmp_path / f"tree{number}", os.urandom(1 << 20)
+        tree.mkdir()
+        (tree / "file").write_bytes(content)
+        await box.upload(tree, f"in{number}")
+        await box.download(f"in{number}", tmp_path / f"out{number}")
+        assert contents(tmp_path / f"out{number}") == {"file": content}
+
+    async def run() -> None:
+        for _ in range(20):
+            # More than the socket to the runner holds: what follows has to wait for room.
+            content = os.urandom(1 << 20)
+            result = await box.exec(["sha256sum"], stdin=content)
+            assert result.text.split()[0] == hashlib.sha256(content).hexdigest()
+
+    await asyncio.gather(*(move(number) for number in range(10)), *(run() for _ in range(2)))
+    await provider.aclose()
+
+
+FAKE_TAR = """\
+#!/bin/sh
+(setsid sleep 600 <&0 2>/dev/null &) 2>/dev/null
+"""
+"""Somebody inside keeps both ends of the stream for as long as he can."""
+
+
+@pytest.fixture
+async def box_with_fake_tar(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    provider = LocalSandboxProvider()
+    spec = SandboxSpec(memory_mb=256, env={"PATH": "/work/bin:/usr/bin:/bin"})
+    box = await provider.create(spec)
+    await box.write("/work/bin/tar", (FAKE_TAR + request.param).encode(), mode=0o755)
+    yield box
+    await provider.aclose()
+
+
+@pytest.mark.parametrize("box_with_fake_tar", ['exec /usr/bin/tar "$@"\n'], indirect=True)
+async def test_who_holds_the_stream_inside_does_not_hold_a_download(
+    box_with_fake_tar: Sandbox, tmp_path: Path
+) -> None:
+    content = bytes(range(256)) * 20000
+    await box_with_fake_tar.exec(["mkdir", "in"])
+    await box_with_fake_tar.write("in/file", content)
+    async with asyncio.timeout(30):
+        await box_with_fake_tar.download("in", tmp_path / "out")
+    assert contents(tmp_path / "out") == {"file": content}
+
+
+@pytest.mark.parametrize("box_with_fake_tar", ["exit 3\n"], indirect=True)
+async def test_who_holds_the_stream_inside_does_not_hold_an_upload(
+    box_with_fake_tar: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(20 << 20))
+    with pytest.raises(SandboxError, match="the program inside ended with exit 3"):
+        async with asyncio.timeout(30):
+            await box_with_fake_tar.upload(tmp_path / "file", "in/file")
+
+
+@pytest.mark.parametrize("box_with_fake_tar", ["exec sleep 600\n"], indirect=True)
+async def test_those_who_do_not_move_hold_nobody_else_and_end_with_their_sandbox(
+    box_with_fake_tar: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(20 << 20))
+    before = len(os.listdir("/proc/self/fd"))
+    stuck = [
+        asyncio.ensure_future(box_with_fake_tar.upload(tmp_path / "file", f"in{n}/file")) for n in range(20)
+    ]
+    count = ["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 600' | wc -l"]
+    async with asyncio.timeout(60):
+        while int((await box_with_fake_tar.exec(count)).stdout) < 40:
+            pass
+        await asyncio.to_thread(os.getpid)  # there is a thread left for others
+        stuck[0].cancel()
+        await box_with_fake_tar.close()
+        ended = await asyncio.gather(*stuck, return_exceptions=True)
+    assert [type(e) for e in ended] == [asyncio.CancelledError] + [SandboxDead] * 19
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 async def test_what_a_killed_owner_left_is_removed_by_the_next_download(tmp_path: Path) -> None:
