@@ -7,7 +7,7 @@ What an author writes (each may be `def`, run off the event loop, or `async def`
 
     make_task(rng) -> dict           one procedural task; or tasks() -> rows
     prompt() -> str | list[Message]  what the agent sees first, from self.task
-    score(text) -> float | dict      the reward, once, at the end
+    score(text) -> float | dict      the reward, once, at the end; or `@reward` components
     gold() -> str                    a reply that scores the maximum (used by checkers)
     setup(), teardown()              resources of one episode
 """
@@ -41,9 +41,18 @@ from vime_agents.errors import (
     GraderError,
     SandboxError,
     ToolError,
+    Unscorable,
 )
 from vime_agents.messages import Message, ToolCall
-from vime_agents.reward import Score, reward_from_score
+from vime_agents.reward import (
+    ANY_NUMBER,
+    Score,
+    in_range,
+    reward_from_score,
+    rewards_of,
+    score_components,
+    with_component,
+)
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet, index_of
@@ -101,6 +110,10 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         self.messages: list[Message] = []
         self.turn = 0
         self.counters: dict[str, float] = {}
+        self._given = 0.0
+        """Rewards of the step in progress."""
+        self._earned: float | None = None
+        """Rewards of all steps; None: the env gives none."""
         self._provider = sandbox_provider
         self._own_provider: SandboxProvider | None = None
         self._sandbox: asyncio.Future[Sandbox] | None = None
@@ -129,8 +142,14 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         raise ContractError(f"{type(self).__name__} needs `prompt`")
 
     def score(self, text: str) -> Score | Awaitable[Score]:
-        """The reward of the finished episode; `text` is the agent's last message."""
-        raise ContractError(f"{type(self).__name__} needs `score`")
+        """The reward of the finished episode; `text` is the agent's last message.
+
+        Override this, or give the class `@reward` components, whose weighted sum it is.
+        """
+        rewards = rewards_of(self)
+        if not rewards:
+            raise ContractError(f"{type(self).__name__} needs `score`, or components that `@reward` makes")
+        return score_components(self, text, rewards)
 
     def gold(self) -> Any:
         """A policy's replies, in order, that score the maximum: a str or a list of str / Message."""
@@ -186,6 +205,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         self.task, self.task_id = task.inputs, task.id
         self.messages, self.turn, self.counters = [], 0, {}
         self._playing, self._answer = True, None
+        self._given, self._earned = 0.0, None
         await self._set_up()
         first = await self._hook("prompt")
         if not isinstance(first, (str, list, tuple)):
@@ -224,12 +244,13 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         terminated = answer is None or self._answer is not None
         truncated = not terminated and self.turn >= self.max_turns
         info = self._info()
-        reward = 0.0
+        reward, self._given = self._given, 0.0
         if terminated or truncated:
             info["stop"] = "done" if terminated else "max_turns"
             result = await self._grade()
             info["reward_result"] = result
-            reward = result.value if result.value is not None else 0.0
+            if result.value is not None:  # so that the rewards of all steps sum to it
+                reward = result.value - (self._earned or 0.0) + reward
             await self._end_episode()
         return self._observe(new), float(reward), terminated, truncated, info
 
@@ -270,6 +291,16 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             self._sandbox = asyncio.ensure_future(self._provider.create(self.sandbox_spec))
         with _standing_still(_tool_deadline.get()):
             return await asyncio.shield(self._sandbox)
+
+    def give(self, reward: float) -> None:
+        """Reward the step in progress, from a tool or `respond`; it adds to the episode's reward.
+
+        Raises:
+            GraderError: no finite number.
+        """
+        given = in_range(reward, "a step's reward", ANY_NUMBER)
+        self._given += given
+        self._earned = given + (self._earned or 0.0)
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add to a counter that ends up in the episode's metrics."""
@@ -350,9 +381,15 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             raise failure(f"{type(self).__name__}.{name}: {error!r}") from error
 
     async def _grade(self) -> RewardResult:
+        """The episode's reward; what was given on the way is its component `steps`."""
         text = msg.last_text(self.messages) if self._answer is None else self._answer
-        score = await self._hook("score", text)
-        return reward_from_score(score, self.reward_range)
+        try:
+            result = reward_from_score(await self._hook("score", text), ANY_NUMBER)
+        except Unscorable as why:
+            return RewardResult(value=None, status="unscorable", detail=str(why))
+        if self._earned is not None:
+            result = with_component(result, "steps", self._earned)
+        return reward_from_score(result, self.reward_range)
 
     async def _end_episode(self) -> None:
         playing, self._playing = self._playing, False
