@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         Trajectory,
         Turn,
     )
-    from vime_agents.errors import EnvFault, ToolError, VimeAgentsError
+    from vime_agents.errors import EnvFault, IllegalMove, ToolError, VimeAgentsError
+    from vime_agents.multi_agent import Game, MultiAgentEnv
     from vime_agents.policy import Conversation, Generation, Policy, Sampling
     from vime_agents.rollout.runner import Limits, Runner
     from vime_agents.sandbox import ExecResult, Sandbox, SandboxSpec
@@ -41,9 +42,12 @@ _EXPORTS = {
     "EnvFault": "errors",
     "Episode": "episode",
     "ExecResult": "sandbox",
+    "Game": "multi_agent",
     "Generation": "policy",
+    "IllegalMove": "errors",
     "Limits": "rollout.runner",
     "Messages": "spaces",
+    "MultiAgentEnv": "multi_agent",
     "Outcome": "episode",
     "Policy": "policy",
     "Reply": "spaces",

@@ -169,7 +169,8 @@ class Outcome:
 
     kind: OutcomeKind
     stop: str
-    """What ended it: done, max_turns, max_tokens, context_length, timeout:<stage>, cancelled, error."""
+    """What ended it: done, max_turns, max_tokens, context_length, timeout:<stage>, cancelled, error; of a
+    game also forfeit, and of the agent who lost by one illegal_move."""
     cause: str | None = None
     """Failure class (model, env, tool, sandbox, grader, judge, engine, budget, cancelled) when `kind` is
     'failed', else None."""
@@ -225,6 +226,10 @@ class Trajectory:
     """What the env said after the last turn; nobody answered it."""
     num_forks: int = 0
     """Times that a prompt did not extend the tokens so far."""
+    outcome: Outcome | None = None
+    """How it ended for this agent, in an env of several; None: as the episode."""
+    frozen: bool = False
+    """Played by a policy that is not trained: part of the record, never of a baseline or a loss."""
 
     def __post_init__(self) -> None:
         trained = sum(int(s.loss_mask.sum()) for s in self.segments)
@@ -339,6 +344,7 @@ def _trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     out = _plain(trajectory)
     out["turns"] = [_plain(t) | {"messages": list(t.messages)} for t in trajectory.turns]
     out["final_messages"] = list(trajectory.final_messages)
+    out["outcome"] = None if trajectory.outcome is None else _plain(trajectory.outcome)
     out["reward"] = _plain(trajectory.reward)
     out["reward"]["components"] = dict(trajectory.reward.components)
     out["reward"]["weights"] = dict(trajectory.reward.weights)
@@ -359,6 +365,8 @@ def _trajectory_from_json(data: Mapping[str, Any]) -> Trajectory:
     out["turns"] = tuple(Turn(**(t | {"messages": tuple(t["messages"])})) for t in data["turns"])
     out["final_messages"] = tuple(data["final_messages"])
     out["reward"] = RewardResult(**data["reward"])
+    if data.get("outcome") is not None:  # a record of an earlier release has no such key
+        out["outcome"] = Outcome(**data["outcome"])
     out["segments"] = tuple(_segment_from_json(s) for s in data["segments"])
     return Trajectory(**out)
 

@@ -1,7 +1,8 @@
 """Ids of plug-ins -> objects. Plug-ins are entry points; nothing of theirs is imported before it is used.
 
-Groups: `vime_agents.envs` (name = Gymnasium id without the namespace, value = env class) and
-`vime_agents.sandboxes` (name = backend, value = provider class).
+Groups: `vime_agents.envs` (name = Gymnasium id without the namespace, value = env class),
+`vime_agents.multi_agent_envs` (name = id, value = MultiAgentEnv class) and `vime_agents.sandboxes` (name =
+backend, value = provider class).
 """
 
 from __future__ import annotations
@@ -17,13 +18,21 @@ from vime_agents.errors import ConfigError, ContractError, UnknownIdError
 
 NAMESPACE = "vime_agents"
 ENVS_GROUP = "vime_agents.envs"
+MULTI_AGENT_ENVS_GROUP = "vime_agents.multi_agent_envs"
+"""Apart from the others: Gymnasium can make none of these."""
 SANDBOXES_GROUP = "vime_agents.sandboxes"
 
 # What `pip install` would write as entry points: a checkout that is not installed has no metadata.
 _BUILT_IN = {
     ENVS_GROUP: {
         "Calculator-v0": "vime_envs.calculator:Calculator",
+        "GuessNumber-v0": "vime_envs.games.guess_number:GuessNumber",
         "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
+    },
+    MULTI_AGENT_ENVS_GROUP: {
+        "KuhnPoker-v0": "vime_envs.games.kuhn_poker:KuhnPoker",
+        "PrisonersDilemma-v0": "vime_envs.games.prisoners_dilemma:PrisonersDilemma",
+        "TicTacToe-v0": "vime_envs.games.tic_tac_toe:TicTacToe",
     },
     SANDBOXES_GROUP: {
         "docker": "vime_sandboxes.docker:DockerSandboxProvider",
@@ -40,6 +49,11 @@ def entry_points(group: str) -> dict[str, str]:
     found = dict(_BUILT_IN.get(group, {}))
     found.update({e.name: e.value for e in metadata.entry_points(group=group)})
     return found
+
+
+def env_entry_points() -> dict[str, str]:
+    """Name -> 'module:attribute' of every env, of one agent or of several."""
+    return entry_points(MULTI_AGENT_ENVS_GROUP) | entry_points(ENVS_GROUP)
 
 
 def load_object(path: str, what: str = "object") -> Any:
@@ -66,7 +80,7 @@ def load_object(path: str, what: str = "object") -> Any:
 
 
 def register_all() -> None:
-    """Put every known env into Gymnasium's registry as `vime_agents/<name>`, without importing it."""
+    """Put every known env of one agent into Gymnasium's registry, as `vime_agents/<name>`; import none."""
     for name, value in entry_points(ENVS_GROUP).items():
         env_id = f"{NAMESPACE}/{name}"
         if env_id not in gymnasium.registry:
@@ -81,7 +95,7 @@ def env_class(env_id: str) -> type:
         ConfigError: `module:Class` that does not exist.
     """
     name = env_id.removeprefix(f"{NAMESPACE}/")
-    known = entry_points(ENVS_GROUP)
+    known = env_entry_points()
     if name in known:
         return load_object(known[name], f"env {env_id!r}")
     if env_id in gymnasium.registry:

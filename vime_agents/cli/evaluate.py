@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vime_agents import registry
-from vime_agents.cli.models import open_policy
+from vime_agents.cli.models import open_agents, open_policy
 from vime_agents.cli.progress import EvalProgress
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
-from vime_agents.evaluation.evaluate import evaluate
+from vime_agents.evaluation.evaluate import cast_of, evaluate
 from vime_agents.evaluation.report import EvalReport
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
@@ -49,9 +49,10 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
     with contextlib.ExitStack() as stack:
         writer = stack.enter_context(_open_output(Path(config.out), config)) if config.out else None
         # The server of a vllm: model starts before the bar appears: its start has a log of its own.
-        async with open_policy(config) as policy:
+        async with open_agents(config) as agents, open_policy(config) as policy:
+            _, opponents = cast_of(config.env, policy, agents)
             progress = stack.enter_context(
-                EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr)
+                EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr, opponents)
             )
 
             def finished(episode: Episode) -> None:
@@ -62,6 +63,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
             report = await evaluate(
                 config.env,
                 policy,
+                agents=agents,
                 num_tasks=config.num_tasks,
                 samples_per_task=config.samples_per_task,
                 split=config.split,
@@ -121,5 +123,8 @@ def format_report(report: EvalReport) -> str:
         f"  stops     {', '.join(f'{count} {stop}' for stop, count in report.stops.items())}",
         f"  cost      {tokens}{report.turns_mean:.2f} turns an episode, {report.duration_s:.1f} s",
     ]
+    for name, agent in report.agents.items():
+        stops = ", ".join(f"{count} {stop}" for stop, count in agent.stops.items())
+        lines.append(f"  agent     {name}: {agent.mean:.4f} played by {agent.policy} ({stops})")
     lines += [f"  error     {kind}: {text[:300]}" for kind, text in report.error_examples.items()]
     return "\n".join(lines)

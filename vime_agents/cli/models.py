@@ -31,23 +31,45 @@ async def open_policy(config: EvalConfig) -> AsyncIterator[Policy]:
         async with _served(config, Path(rest)) as policy:
             yield policy
         return
-    policy = _without_server(config.model, kind, rest)
+    policy = _without_server("--model", config.model)
     try:
         yield policy
     finally:
         await policy.aclose()
 
 
-def _without_server(model: str, kind: str, rest: str) -> Policy:
+@contextlib.asynccontextmanager
+async def open_agents(config: EvalConfig) -> AsyncIterator[dict[str, Policy]]:
+    """Agent or role -> the policy that `--agents` names; closed at the end.
+
+    Raises:
+        ConfigError: not AGENT=MODEL, an agent twice, or a model that needs a server to be started.
+    """
+    policies: dict[str, Policy] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for part in filter(None, config.agents.split(",")):
+            agent, _, model = (text.strip() for text in part.partition("="))
+            if not agent or not model:
+                raise ConfigError(f"--agents: must be AGENT=MODEL,..., got {part!r}")
+            if agent in policies:
+                raise ConfigError(f"--agents: {agent!r} is given twice")
+            policies[agent] = _without_server("--agents", model)
+            stack.push_async_callback(policies[agent].aclose)
+        yield policies
+
+
+def _without_server(flag: str, model: str) -> Policy:
+    kind, _, rest = model.partition(":")
     if kind == "scripted" and rest in SCRIPTS:
         return ScriptedPolicy(rest)
     if kind in ("http", "https"):
         url, _, name = model.partition("#")
         if not name:
-            raise ConfigError(f"--model: {model!r} does not say which model of the server: write {url}#NAME")
+            raise ConfigError(f"{flag}: {model!r} does not say which model of the server: write {url}#NAME")
         return OpenAIChatPolicy(url, name, os.environ.get(API_KEY_VARIABLE))
     scripts = ", ".join(f"scripted:{s}" for s in SCRIPTS)
-    raise ConfigError(f"--model: must be {scripts}, http://HOST:PORT/v1#NAME or vllm:FOLDER, got {model!r}")
+    served = " or vllm:FOLDER" if flag == "--model" else ""
+    raise ConfigError(f"{flag}: must be {scripts}, http://HOST:PORT/v1#NAME{served}, got {model!r}")
 
 
 @contextlib.asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -15,9 +16,10 @@ from vime_agents.evaluation.report import Tally
 class EvalProgress:
     """Counts episodes and shows them; what it prints is never needed by a program."""
 
-    def __init__(self, total: int, stream: TextIO) -> None:
+    def __init__(self, total: int, stream: TextIO, opponents: Collection[str] = ()) -> None:
+        """`opponents`: agents whose rewards are not the evaluated policy's."""
         self.total, self.stream = total, stream
-        self._tally = Tally()
+        self._tally = Tally(opponents)
         self._bar: Progress | None = None
         if stream.isatty():
             columns = (

@@ -15,7 +15,7 @@ from vime_agents.config.fields import (
     Probability,
 )
 from vime_agents.config.options import Options
-from vime_agents.config.vllm_flags import OWNED
+from vime_agents.config.vllm_flags import OWNED, Value
 from vime_agents.errors import ConfigError
 
 
@@ -26,8 +26,10 @@ class WhatOptions:
     env: str
     """Id (`Calculator-v0`) or `module:Class` of the environment; may be given without the flag."""
     model: str
-    """scripted:gold, scripted:wrong, scripted:garbage; http://HOST:PORT/v1#NAME, a server that speaks
-    OpenAI's chat API; or vllm:FOLDER, a Hugging Face folder to serve here."""
+    """scripted:gold, scripted:wrong, scripted:garbage, scripted:random; http://HOST:PORT/v1#NAME, a server
+    that speaks OpenAI's chat API; or vllm:FOLDER, a Hugging Face folder to serve here."""
+    agents: str = ""
+    """Who else plays a game, as AGENT=MODEL,...; an agent's name or a role. The rest are --model's."""
     num_tasks: PositiveInt = 100
     """Tasks, from the start of the split."""
     samples_per_task: PositiveInt = 1
@@ -39,7 +41,7 @@ class WhatOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HowOptions:
+class SamplingOptions:
     """How it is sampled."""
 
     temperature: NonNegativeFloat = 0.0
@@ -53,12 +55,18 @@ class HowOptions:
     renderer: str = "auto"
     """How chat messages become tokens for vllm: models: auto, the model's own chat template; or a renderer
     of the package `renderers` by name (qwen3, ...)."""
-    concurrency: PositiveInt = 64
-    """Episodes in flight."""
     episode_timeout: PositiveFloat = 600.0
     """Seconds that one episode may take."""
     turn_timeout: PositiveFloat = 120.0
     """Seconds that one policy call, or one answer of the environment, may take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerOptions:
+    """How much is played at once."""
+
+    concurrency: PositiveInt = 64
+    """Episodes in flight."""
     max_retries: NonNegativeInt = 2
     """Fresh attempts at an episode whose infrastructure failed."""
     sandbox_pool_size: NonNegativeInt = 4
@@ -80,7 +88,7 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig(Options, WhatOptions, HowOptions, ReportOptions):
+class EvalConfig(Options, WhatOptions, SamplingOptions, RunnerOptions, ReportOptions):
     """Everything that an evaluation depends on."""
 
     program: ClassVar[str] = "vime-agents eval ENV"
@@ -100,7 +108,7 @@ class EvalConfig(Options, WhatOptions, HowOptions, ReportOptions):
     def aliases(cls) -> Mapping[str, tuple[str, ...]]:
         """Short flags."""
         return {
-            "model": ("-m",),
+            "model": ("-m", "--policy"),
             "num_tasks": ("-n",),
             "samples_per_task": ("-k",),
             "concurrency": ("-c",),
@@ -108,11 +116,16 @@ class EvalConfig(Options, WhatOptions, HowOptions, ReportOptions):
 
     def check(self) -> None:
         """Raises ConfigError where settings contradict each other."""
-        if self.vllm and not self.model.startswith("vllm:"):
-            first = next(iter(self.vllm))
-            raise ConfigError(f"--vllm-{first}: only --model vllm:FOLDER starts vLLM, got {self.model!r}")
+        check_vllm_has_a_server(self.model, self.vllm)
         if self.samples_per_task > 1 and self.temperature == 0 and not self.model.startswith("scripted:"):
             raise ConfigError(
                 f"--samples-per-task {self.samples_per_task}: greedy episodes of a task are all the same; "
                 "give --temperature, for example 1.0"
             )
+
+
+def check_vllm_has_a_server(model: str, vllm: Mapping[str, Value]) -> None:
+    """Raises ConfigError where there are flags of vLLM's, but nothing starts it."""
+    if vllm and not model.startswith("vllm:"):
+        first = next(iter(vllm))
+        raise ConfigError(f"--vllm-{first}: only --model vllm:FOLDER starts vLLM, got {model!r}")

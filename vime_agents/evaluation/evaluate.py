@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +14,10 @@ from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
 from vime_agents.evaluation.report import EvalReport, Tally
+from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policy import Policy, Sampling
 from vime_agents.rollout.limits import Limits
+from vime_agents.rollout.multi_agent import ANYBODY, assign
 from vime_agents.rollout.play import EpisodeRequest
 from vime_agents.rollout.runner import Runner
 from vime_agents.rollout.sandboxes import sandbox_pool
@@ -26,6 +28,7 @@ async def evaluate(
     env_id: str,
     policy: Policy,
     *,
+    agents: Mapping[str, Policy] | None = None,
     num_tasks: int,
     samples_per_task: int = 1,
     split: str = "test",
@@ -42,8 +45,9 @@ async def evaluate(
     """Play the first tasks of a split and report.
 
     Args:
-        env_id: id or `module:Class` of an AgentEnv.
-        policy: who plays; stays open.
+        env_id: id or `module:Class` of an AgentEnv or a MultiAgentEnv.
+        policy: who plays; stays open. Of several agents: all that `agents` does not name.
+        agents: who else plays, by agent or role; their rewards are in the report, but not in its mean.
         num_tasks: tasks to play; all when the split has fewer.
         samples_per_task: episodes of each task.
         split: split of the tasks.
@@ -58,16 +62,18 @@ async def evaluate(
         on_episode: called with each episode as it finishes.
 
     Raises:
-        UnknownIdError: no such env. ConfigError: not an AgentEnv, or it has no tasks in this split.
+        UnknownIdError: no such env, agent or role.
+        ConfigError: not an env of ours, nobody left for `policy`, or no tasks in this split.
     """
     make_env = env_maker(env_id, split=split, seed=seed)
+    players, opponents = cast_of(env_id, policy, agents or {})
     chosen = first_tasks(make_env, num_tasks) if tasks is None else list(tasks[:num_tasks])
     if not chosen:
         raise ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
     sandboxes = sandbox_pool(env_id, size=sandbox_pool_size, max_sandboxes=max_sandboxes)
     runner = Runner(
         make_env,
-        policy,
+        players,
         env_id=env_id,
         sampling=sampling or Sampling(temperature=0.0),
         concurrency=min(concurrency, len(chosen) * samples_per_task),
@@ -75,7 +81,7 @@ async def evaluate(
         max_retries=max_retries,
         sandboxes=sandboxes,
     )
-    tally = Tally()
+    tally = Tally(opponents=opponents)
     started = time.monotonic()
     try:
         async with contextlib.aclosing(runner.run(eval_requests(chosen, samples_per_task, seed))) as episodes:
@@ -99,15 +105,39 @@ async def evaluate(
     return replace(report, metrics={**report.metrics, **metrics})
 
 
-def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AgentEnv]:
+def cast_of(
+    env_id: str, policy: Policy, agents: Mapping[str, Policy]
+) -> tuple[Policy | Mapping[str, Policy], frozenset[str]]:
+    """(who plays, as the Runner takes it; the agents that others than `policy` play).
+
+    Raises:
+        UnknownIdError: no such agent or role.
+        ConfigError: `agents` of an env that has one, or nobody is left for `policy`.
+    """
+    if not agents:
+        return policy, frozenset()
+    cls = registry.env_class(env_id)
+    if not issubclass(cls, MultiAgentEnv):
+        raise ConfigError(f"env {env_id!r} has one agent: there are no others to assign")
+    policies = {ANYBODY: policy, **agents}
+    assigned = assign(cls.possible_agents, cls.roles, policies)
+    own = {agent for agent in assigned if agent not in agents and cls.roles.get(agent) not in agents}
+    if not own:
+        raise ConfigError(f"all agents of {env_id!r} are assigned to others: nobody is left to evaluate")
+    return policies, frozenset(assigned) - own
+
+
+def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AgentEnv | MultiAgentEnv]:
     """What makes fresh envs of a split. Raises UnknownIdError, ConfigError."""
     cls = registry.env_class(env_id)
-    if not (isinstance(cls, type) and issubclass(cls, AgentEnv)):
-        raise ConfigError(f"env {env_id!r} is a {cls!r}; evaluation needs a subclass of AgentEnv")
+    if not (isinstance(cls, type) and issubclass(cls, (AgentEnv, MultiAgentEnv))):
+        raise ConfigError(
+            f"env {env_id!r} is a {cls!r}; evaluation needs a subclass of AgentEnv or MultiAgentEnv"
+        )
     return lambda: cls(split=split, task_seed=seed)
 
 
-def first_tasks(make_env: Callable[[], AgentEnv], num: int) -> list[Task]:
+def first_tasks(make_env: Callable[[], AgentEnv | MultiAgentEnv], num: int) -> list[Task]:
     """The first tasks of the env's split; all when it has fewer."""
     env = make_env()
     try:
@@ -118,12 +148,17 @@ def first_tasks(make_env: Callable[[], AgentEnv], num: int) -> list[Task]:
 
 
 def eval_requests(tasks: Sequence[Task], samples_per_task: int, seed: int) -> Iterator[EpisodeRequest]:
-    """One request for each sample of each task; its seed is a pure function of (seed, task, sample)."""
+    """One request for each sample of each task."""
     for index, task in enumerate(tasks):
         for sample in range(samples_per_task):
-            yield EpisodeRequest(
-                task=task,
-                group_id=task.id,
-                episode_id=f"eval-{index}-{sample}",
-                seed=int(np.random.SeedSequence([seed, index, sample]).generate_state(1)[0]),
-            )
+            yield eval_request(task, index, sample, seed)
+
+
+def eval_request(task: Task, index: int, sample: int, seed: int) -> EpisodeRequest:
+    """The request for one sample of a task; its seed is a pure function of (seed, index, sample)."""
+    return EpisodeRequest(
+        task=task,
+        group_id=task.id,
+        episode_id=f"eval-{index}-{sample}",
+        seed=int(np.random.SeedSequence([seed, index, sample]).generate_state(1)[0]),
+    )

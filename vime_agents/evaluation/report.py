@@ -5,14 +5,30 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from vime_agents.episode import Episode
+from vime_agents.episode import Episode, Trajectory
 from vime_agents.evaluation.statistics import mean_interval, mean_pass_at_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentReport:
+    """What one agent of an env of several came to, whoever played it."""
+
+    policy: str
+    mean: float
+    """Mean reward of the episodes in which it has one; NaN when none has."""
+    ci_low: float
+    """95 % interval of the mean, as of EvalReport."""
+    ci_high: float
+    n_scored: int
+    """Episodes in which it has a trusted reward."""
+    stops: Mapping[str, int]
+    """What ended its part: done, illegal_move, context_length, ..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +42,7 @@ class EvalReport:
     num_tasks: int
     samples_per_task: int
     mean: float
-    """Mean reward of the episodes that have one; NaN when none has."""
+    """Mean reward of the episodes that have one, over the agents that `policy` plays; NaN when none has."""
     ci_low: float
     """95 % interval of the mean, clustered by task; NaN where none can be given."""
     ci_high: float
@@ -56,6 +72,8 @@ class EvalReport:
     metrics: Mapping[str, float]
     """Means of the env's counters over all episodes; with a pool of sandboxes, what it did in all."""
     duration_s: float
+    agents: Mapping[str, AgentReport] = field(default_factory=dict)
+    """Each agent of an env of several; empty for an env of one."""
 
     @property
     def infrastructure_error_rate(self) -> float:
@@ -64,17 +82,23 @@ class EvalReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable; NaN becomes None."""
-        plain = dataclasses.asdict(self)
-        return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in plain.items()}
+        plain = _without_nan(dataclasses.asdict(self))
+        return plain | {"agents": {name: _without_nan(agent) for name, agent in plain["agents"].items()}}
 
 
 @dataclass(slots=True)
 class Tally:
     """Counts episodes as they finish; holds none of them."""
 
+    opponents: Collection[str] = ()
+    """Agents whose rewards do not count: others than the evaluated policy play them."""
     rewards: list[float] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
-    """[n_scored] the task of each reward."""
+    """[len(rewards)] the task of each reward."""
+    n_scored: int = 0
+    max_rewards: int = 1
+    """Most rewards that one episode has: more than 1 when the policy plays against itself."""
+    agents: dict[str, _AgentTally] = field(default_factory=dict)
     statuses: Counter[str] = field(default_factory=Counter)
     stops: Counter[str] = field(default_factory=Counter)
     error_examples: dict[str, str] = field(default_factory=dict)
@@ -104,9 +128,17 @@ class Tally:
         self.stops[episode.outcome.stop] += 1
         if episode.outcome.cause is not None:
             self.error_examples.setdefault(episode.outcome.cause, episode.outcome.detail)
-        if episode.reward is not None:
-            self.rewards.append(episode.reward)
-            self.tasks.append(episode.task_id)
+        counted = [t for t in episode.trajectories if t.agent not in self.opponents]
+        rewards = [t.reward.value for t in counted if t.reward.value is not None]
+        self.rewards.extend(rewards)
+        self.tasks.extend([episode.task_id] * len(rewards))
+        self.n_scored += bool(counted) and len(rewards) == len(counted)
+        self.max_rewards = max(self.max_rewards, len(counted))
+        if len(episode.trajectories) > 1:
+            for trajectory in episode.trajectories:
+                self.agents.setdefault(trajectory.agent, _AgentTally(trajectory.policy)).add(
+                    episode, trajectory
+                )
         self.counters.update(episode.metrics)
         self.turns += sum(len(t.turns) for t in episode.trajectories)
         self.sampled_tokens += sum(t.num_sampled_tokens for t in episode.trajectories)
@@ -124,8 +156,10 @@ class Tally:
     ) -> EvalReport:
         """The report on everything counted."""
         interval = mean_interval(self.rewards, self.tasks)
-        ks = [2**i for i in range(samples_per_task.bit_length())]
-        passes = {k: mean_pass_at_k(self.rewards, self.tasks, k) for k in sorted({*ks, samples_per_task})}
+        # Of the agents of one episode, none is another try at the task.
+        most = samples_per_task if self.max_rewards == 1 else 0
+        ks = sorted({most, *(2**i for i in range(most.bit_length()))} - {0})
+        passes = {k: mean_pass_at_k(self.rewards, self.tasks, k) for k in ks}
         return EvalReport(
             env_id=env_id,
             policy=policy,
@@ -137,9 +171,9 @@ class Tally:
             ci_low=interval.low,
             ci_high=interval.high,
             ci_method=interval.method,
-            mean_errors_as_zero=math.fsum(self.rewards) / max(self.n, 1),
+            mean_errors_as_zero=math.fsum(self.rewards) / max(self.n * self.max_rewards, 1),
             n=self.n,
-            n_scored=len(self.rewards),
+            n_scored=self.n_scored,
             ok=self.statuses["ok"],
             truncated=self.statuses["truncated"],
             stops=dict(sorted(self.stops.items())),
@@ -150,4 +184,35 @@ class Tally:
             sampled_tokens=self.sampled_tokens,
             metrics={name: total / self.n for name, total in sorted(self.counters.items())},
             duration_s=duration_s,
+            agents={name: tally.report() for name, tally in self.agents.items()},
         )
+
+
+@dataclass(slots=True)
+class _AgentTally:
+    policy: str
+    rewards: list[float] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    stops: Counter[str] = field(default_factory=Counter)
+
+    def add(self, episode: Episode, trajectory: Trajectory) -> None:
+        outcome = trajectory.outcome or episode.outcome
+        self.stops[outcome.stop] += 1
+        if trajectory.reward.value is not None:
+            self.rewards.append(trajectory.reward.value)
+            self.tasks.append(episode.task_id)
+
+    def report(self) -> AgentReport:
+        interval = mean_interval(self.rewards, self.tasks)
+        return AgentReport(
+            policy=self.policy,
+            mean=interval.mean,
+            ci_low=interval.low,
+            ci_high=interval.high,
+            n_scored=len(self.rewards),
+            stops=dict(sorted(self.stops.items())),
+        )
+
+
+def _without_nan(fields: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields.items()}

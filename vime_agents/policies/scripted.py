@@ -1,4 +1,4 @@
-"""A policy without a model: plays an environment's own gold replies, wrong ones, or garbage."""
+"""A policy without a model: plays an environment's own gold replies, wrong ones, garbage, random moves."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import gymnasium
 from vime_agents import messages as msg
 from vime_agents.errors import ConfigError, ContractError
 from vime_agents.messages import Message
+from vime_agents.multi_agent.seat_view import SeatView
 from vime_agents.policy import Conversation, Generation, Sampling
 
-Script = Literal["gold", "wrong", "garbage"]
+Script = Literal["gold", "wrong", "garbage", "random"]
 SCRIPTS: tuple[Script, ...] = get_args(Script)
 
 WRONG = "I do not know."
@@ -29,7 +30,7 @@ class ScriptedPolicy:
 
     gold: the environment's `gold()`, one reply a turn; an environment that works gives its best reward.
     wrong: the same useless reply each turn. garbage: noise, broken tool calls, markup; a pure function of the
-    sampling seed and the turn.
+    sampling seed and the turn. random: one of the replies that a game calls `legal`, drawn in the same way.
     """
 
     exact_tokens = False
@@ -40,9 +41,11 @@ class ScriptedPolicy:
         self.script = script
         self.name = f"scripted:{script}"
         # By episode; an entry goes when its env does.
-        self._envs: weakref.WeakValueDictionary[str, gymnasium.Env[Any, Any]] = weakref.WeakValueDictionary()
+        self._envs: weakref.WeakValueDictionary[str, gymnasium.Env[Any, Any] | SeatView] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def begin(self, conversation: Conversation, env: gymnasium.Env[Any, Any]) -> None:
+    def begin(self, conversation: Conversation, env: gymnasium.Env[Any, Any] | SeatView) -> None:
         """Called by the runner before the first turn."""
         self._envs[conversation.episode_id] = env.unwrapped
 
@@ -52,6 +55,8 @@ class ScriptedPolicy:
         """The next reply of the script."""
         if self.script == "gold":
             message = await self._gold(conversation)
+        elif self.script == "random":
+            message = await self._random(conversation, f"{sampling.seed}/{conversation.turn}")
         elif self.script == "wrong":
             message = msg.assistant(WRONG)
         else:
@@ -63,6 +68,8 @@ class ScriptedPolicy:
 
     async def _gold(self, conversation: Conversation) -> Message:
         env = self._envs.get(conversation.episode_id)
+        if isinstance(env, SeatView):  # of a game: what is best depends on what the others did
+            return _message(await env.gold())
         hook = getattr(env, "gold", None)
         if hook is None:
             raise ContractError(f"scripted:gold needs an environment with `gold`, got {type(env).__name__}")
@@ -72,8 +79,19 @@ class ScriptedPolicy:
             raise ContractError(
                 f"{type(env).__name__}.gold() has {len(replies)} replies, but the episode goes on after them"
             )
-        reply = replies[conversation.turn]
-        return msg.assistant(reply) if isinstance(reply, str) else msg.check_message(reply)
+        return _message(replies[conversation.turn])
+
+    async def _random(self, conversation: Conversation, seed: str) -> Message:
+        env = self._envs.get(conversation.episode_id)
+        legal = await env.legal() if isinstance(env, SeatView) else ()
+        if not legal:
+            what = type(env.env if isinstance(env, SeatView) else env).__name__
+            raise ContractError(f"scripted:random needs a game that lists its `legal` replies, got {what}")
+        return _message(random.Random(seed).choice(legal))
+
+
+def _message(reply: Any) -> Message:
+    return msg.assistant(reply) if isinstance(reply, str) else msg.check_message(reply)
 
 
 def garbage(seed: str) -> Message:

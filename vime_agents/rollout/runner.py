@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,17 @@ import gymnasium
 
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode, Outcome
+from vime_agents.errors import ConfigError
+from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policy import Policy, Sampling
+from vime_agents.rollout.attempt import Attempt
 from vime_agents.rollout.limits import Limits
+from vime_agents.rollout.multi_agent import MultiAgentPlay
 from vime_agents.rollout.play import EpisodePlay, EpisodeRequest, play_to_the_end
 from vime_agents.sandbox import SandboxProvider
 
-GenerateFunction = Callable[[EpisodePlay], Awaitable[None]]
+GenerateFunction = Callable[[Any], Awaitable[None]]
+"""Plays one EpisodePlay, or the MultiAgentPlay of an env of several agents, to its end."""
 
 
 @dataclass(slots=True)
@@ -42,8 +47,8 @@ class Runner:
 
     def __init__(
         self,
-        make_env: Callable[[], gymnasium.Env[Any, Any]],
-        policy: Policy,
+        make_env: Callable[[], gymnasium.Env[Any, Any] | MultiAgentEnv],
+        policy: Policy | Mapping[str, Policy],
         *,
         env_id: str,
         sampling: Sampling | None = None,
@@ -55,14 +60,18 @@ class Runner:
         generate: GenerateFunction = play_to_the_end,
         sandboxes: SandboxProvider | None = None,
     ) -> None:
-        """`sandboxes`: where all its envs take theirs from, and which stays open; None: each its own."""
+        """What does not explain itself.
+
+        `policy`: who plays; in an env of several agents also by agent or role, see `assign`.
+        `sandboxes`: where all its envs take theirs from, and which stays open; None: each its own.
+        """
         self.make_env, self.policy, self.env_id = make_env, policy, env_id
         self.sampling, self.limits = sampling or Sampling(), limits or Limits()
         self.concurrency, self.max_retries = concurrency, max_retries
         self.retry_backoff_s, self.seed_sampling = retry_backoff_s, seed_sampling
         self.generate, self.sandboxes = generate, sandboxes
         self.stats = RunnerStats()
-        self._in_flight: dict[str, tuple[EpisodePlay, float]] = {}
+        self._in_flight: dict[str, tuple[Attempt, float]] = {}
 
     async def run(self, requests: Iterable[EpisodeRequest]) -> AsyncGenerator[Episode, None]:
         """Play every request; episodes come in the order in which they finish."""
@@ -123,21 +132,28 @@ class Runner:
             return _never_started(request, self.env_id, attempt, error), False
         if self.sandboxes is not None and isinstance(env, AgentEnv):
             env.use_sandboxes(self.sandboxes)
-        play = EpisodePlay(
-            request,
-            env,
-            self.policy,
-            env_id=self.env_id,
-            sampling=self.sampling,
-            limits=self.limits,
-            attempt=attempt,
-            seed_sampling=self.seed_sampling,
-        )
+        play = self._play_of(request, env, attempt)
         self._in_flight[request.episode_id] = (play, time.monotonic())
         try:
             return await play.run(self.generate), play.retryable
         finally:
             del self._in_flight[request.episode_id]
+
+    def _play_of(
+        self, request: EpisodeRequest, env: gymnasium.Env[Any, Any] | MultiAgentEnv, attempt: int
+    ) -> Attempt:
+        options: dict[str, Any] = {
+            "env_id": self.env_id,
+            "sampling": self.sampling,
+            "limits": self.limits,
+            "attempt": attempt,
+            "seed_sampling": self.seed_sampling,
+        }
+        if isinstance(env, MultiAgentEnv):
+            return MultiAgentPlay(request, env, self.policy, **options)
+        if isinstance(self.policy, Mapping):
+            raise ConfigError(f"policies by agent, but {type(env).__name__} is an env of one agent")
+        return EpisodePlay(request, env, self.policy, **options)
 
     async def _watch_loop(self, every_s: float = 0.25) -> None:
         while True:

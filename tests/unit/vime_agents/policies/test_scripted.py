@@ -100,5 +100,5 @@ async def test_wrong_is_one_well_formed_useless_reply():
 
 def test_it_is_a_policy_and_only_knows_its_scripts():
     assert isinstance(ScriptedPolicy("gold"), Policy)
-    with pytest.raises(ConfigError, match="gold, wrong, garbage, got 'silver'"):
+    with pytest.raises(ConfigError, match="gold, wrong, garbage, random, got 'silver'"):
         ScriptedPolicy("silver")

@@ -1,0 +1,51 @@
+"""GuessNumber-v0: find a number from 1 to 100 by "higher" and "lower", alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from vime_agents.env import AgentEnv
+from vime_agents.errors import IllegalMove
+from vime_agents.messages import Message, user
+from vime_agents.multi_agent.game import whole_number
+
+
+class GuessNumber(AgentEnv):
+    """Seven guesses, enough for halving; 1 for the number. A reply without a number is a guess lost."""
+
+    max_turns = 7
+
+    def make_task(self, rng: np.random.Generator) -> Mapping[str, Any]:  # noqa: D102
+        return {"number": int(rng.integers(1, 101))}
+
+    def prompt(self) -> str:  # noqa: D102
+        return (
+            f"I think of a whole number from 1 to 100. Find it in at most {self.max_turns} guesses. "
+            "Answer with one guess at a time."
+        )
+
+    async def respond(self, message: Message) -> Sequence[Message] | None:
+        """Higher, lower, or the end."""
+        left = f"{self.max_turns - self.turn} guesses are left."
+        try:
+            guess = whole_number(message["content"], 1, 100)
+        except IllegalMove as error:
+            self.count("illegal_moves")
+            return [user(f"That is no guess: {error}. {left}")]
+        if guess == self.task["number"]:
+            return None
+        return [user(f"It is {'higher' if guess < self.task['number'] else 'lower'}. {left}")]
+
+    def score(self, text: str) -> Mapping[str, float | tuple[float, float]]:
+        """Whether the last guess is right; the number of guesses is a metric."""
+        try:
+            found = whole_number(text, 1, 100) == self.task["number"]
+        except IllegalMove:
+            found = False
+        return {"found": float(found), "guesses": (float(self.turn), 0.0)}
+
+    def gold(self) -> str:  # noqa: D102
+        return str(self.task["number"])

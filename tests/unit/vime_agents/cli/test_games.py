@@ -1,0 +1,56 @@
+"""`vime-agents eval` of games."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vime_agents import cli
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(["eval", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_game_is_evaluated_against_another_player(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, _ = run(
+        capsys,
+        *("TicTacToe-v0", "-m", "scripted:gold", "--agents", "O=scripted:wrong", "-n", "5"),
+        *("--out", str(tmp_path / "run")),
+    )
+    assert code == 0
+    assert "reward    1.0000" in out
+    assert "agent     X: 1.0000 played by scripted:gold (5 done)" in out
+    assert "agent     O: -1.0000 played by scripted:wrong (5 illegal_move)" in out
+    lines = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        trajectories = {t["agent"]: t for t in json.loads(line)["trajectories"]}
+        assert trajectories["O"]["outcome"]["stop"] == "illegal_move"
+        assert [len(trajectories[a]["turns"]) for a in "XO"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("agents", "message"),
+    [
+        ("O", "--agents: must be AGENT=MODEL,..., got 'O'"),
+        ("=scripted:gold", "--agents: must be AGENT=MODEL"),
+        ("O=scripted:gold,O=scripted:wrong", "--agents: 'O' is given twice"),
+        ("O=scripted:silver", "--agents: must be scripted:gold"),
+        ("O=vllm:model", "--agents: must be scripted:gold"),
+        ("O=http://127.0.0.1:1/v1", "--agents: 'http://127.0.0.1:1/v1' does not say which model"),
+        ("P=scripted:gold", "unknown agent or role 'P'"),
+    ],
+)
+def test_what_is_wrong_with_the_agents_is_named(
+    capsys: pytest.CaptureFixture[str], agents: str, message: str
+) -> None:
+    code, _, err = run(capsys, "TicTacToe-v0", "-m", "scripted:gold", "--agents", agents)
+    assert code == 2
+    assert message in err

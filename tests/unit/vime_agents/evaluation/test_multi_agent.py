@@ -1,0 +1,66 @@
+"""Evaluating games: the mean is of the evaluated policy's agents, and every agent is reported."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from vime_agents.errors import ConfigError, UnknownIdError
+from vime_agents.evaluation.evaluate import evaluate
+from vime_agents.policies.scripted import ScriptedPolicy
+
+TIC_TAC_TOE = "TicTacToe-v0"
+
+
+async def test_the_mean_is_of_the_agents_that_the_policy_plays() -> None:
+    for agent, other in (("X", "O"), ("O", "X")):
+        report = await evaluate(
+            TIC_TAC_TOE, ScriptedPolicy("gold"), agents={other: ScriptedPolicy("wrong")}, num_tasks=12
+        )
+        assert (report.mean, report.n, report.n_scored, report.ok) == (1.0, 12, 12, 12)
+        assert report.stops == {"forfeit": 12}
+        assert (report.agents[agent].mean, report.agents[other].mean) == (1.0, -1.0)
+        assert (report.agents[other].policy, report.agents[other].stops) == (
+            "scripted:wrong",
+            {"illegal_move": 12},
+        )
+        assert report.metrics["illegal_moves"] == 2.0
+        assert report.pass_at_k == {1: 1.0}
+        json.dumps(report.to_dict(), allow_nan=False)
+
+
+async def test_a_policy_may_play_against_itself() -> None:
+    report = await evaluate("PrisonersDilemma-v0", ScriptedPolicy("random"), num_tasks=8, samples_per_task=2)
+    assert (report.n, report.n_scored) == (16, 16)
+    first, second = report.agents["player_0"], report.agents["player_1"]
+    assert (first.n_scored, second.n_scored) == (16, 16)
+    assert report.mean == pytest.approx((first.mean + second.mean) / 2)
+    assert report.mean_errors_as_zero == pytest.approx(report.mean)
+    assert 1.0 < report.mean < 3.0
+    assert report.pass_at_k == {}
+
+
+async def test_a_role_stands_for_all_its_agents() -> None:
+    with pytest.raises(ConfigError, match="nobody is left to evaluate"):
+        await evaluate(
+            "PrisonersDilemma-v0",
+            ScriptedPolicy("random"),
+            agents={"player": ScriptedPolicy("wrong")},
+            num_tasks=1,
+        )
+
+
+async def test_games_without_a_reward_are_no_zeros() -> None:
+    report = await evaluate("KuhnPoker-v0", ScriptedPolicy("gold"), num_tasks=3)
+    assert (report.errors, report.n_scored, report.mean_errors_as_zero) == ({"env": 3}, 0, 0.0)
+    assert "KuhnPoker has no `gold`" in report.error_examples["env"]
+    assert report.to_dict()["agents"]["first"]["mean"] is None
+
+
+async def test_agents_who_do_not_exist_are_named() -> None:
+    policy = ScriptedPolicy("gold")
+    with pytest.raises(UnknownIdError, match="unknown agent or role 'Y'"):
+        await evaluate(TIC_TAC_TOE, policy, agents={"Y": policy}, num_tasks=1)
+    with pytest.raises(ConfigError, match="'Calculator-v0' has one agent"):
+        await evaluate("Calculator-v0", policy, agents={"X": policy}, num_tasks=1)

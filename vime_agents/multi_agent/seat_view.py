@@ -1,0 +1,38 @@
+"""What the policy of one agent may know of the env besides what it is shown: for players without a model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from vime_agents.env import run_in_thread
+from vime_agents.messages import Message
+from vime_agents.multi_agent.env import MultiAgentEnv
+
+
+class SeatView:
+    """One agent's hooks of a MultiAgentEnv."""
+
+    def __init__(self, env: MultiAgentEnv, agent: str) -> None:
+        self.env, self.agent = env, agent
+
+    @property
+    def unwrapped(self) -> SeatView:
+        """Itself, as of a Gymnasium env."""
+        return self
+
+    async def gold(self) -> str | Message:
+        """A reply that nobody can better, now. Raises ContractError: the env has none."""
+        return await _called(self.env.gold, self.agent)
+
+    async def legal(self) -> Sequence[str]:
+        """Some replies that are legal now; empty: not known."""
+        return await _called(self.env.legal, self.agent)
+
+
+async def _called(hook: Any, agent: str) -> Any:
+    if inspect.iscoroutinefunction(hook):
+        return await hook(agent)
+    result = await run_in_thread(lambda: hook(agent))
+    return await result if inspect.isawaitable(result) else result
