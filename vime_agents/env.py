@@ -201,7 +201,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         """
         super().reset(seed=seed)
         await self._end_episode()
-        task = self._pick_task((options or {}).get("task"))
+        task = pick_task(self.task_set(), (options or {}).get("task"), self.np_random)
         self.task, self.task_id = task.inputs, task.id
         self.messages, self.turn, self.counters = [], 0, {}
         self._playing, self._answer = True, None
@@ -315,14 +315,14 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     def reset(  # noqa: D102 - documented by gymnasium and `areset`
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        return _run_on_background_loop(self.areset(seed=seed, options=options))
+        return run_on_background_loop(self.areset(seed=seed, options=options))
 
     def step(self, action: str | Message) -> tuple[Observation, float, bool, bool, Info]:  # noqa: D102
-        return _run_on_background_loop(self.astep(action))
+        return run_on_background_loop(self.astep(action))
 
     def close(self) -> None:  # noqa: D102
         if self._playing or self._sandbox is not None or self._own_provider is not None:
-            _run_on_background_loop(self.aclose())
+            run_on_background_loop(self.aclose())
 
     def render(self) -> str:
         """The conversation as text."""
@@ -339,21 +339,6 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             "stop_strings": tuple(self.stop_strings()),
             "max_tokens": self.max_tokens(),
         }
-
-    def _pick_task(self, pin: object) -> Task:
-        if isinstance(pin, Task):
-            return pin
-        tasks = self.task_set()
-        if pin is None:
-            return tasks[int(self.np_random.integers(len(tasks)))]
-        if isinstance(pin, (int, np.integer)):
-            if not 0 <= pin < len(tasks):
-                raise ConfigError(f"task index {pin} is outside 0..{len(tasks) - 1}")
-            return tasks[int(pin)]
-        index = index_of(tasks, str(pin))
-        if index is None:
-            raise ConfigError(f"no task {pin!r} in {tasks.name} ({self.split}, {len(tasks)} tasks)")
-        return tasks[index]
 
     async def _set_up(self) -> None:
         await self._hook("setup")
@@ -546,6 +531,22 @@ class ToolEnv(AgentEnv):
         return self.format_result(note + cut_output(result, self.max_tool_output), call)
 
 
+def pick_task(tasks: TaskSet, pin: object, rng: np.random.Generator) -> Task:
+    """The task that `pin` names (a Task, an id or an index); None: a random one. Raises ConfigError."""
+    if isinstance(pin, Task):
+        return pin
+    if pin is None:
+        return tasks[int(rng.integers(len(tasks)))]
+    if isinstance(pin, (int, np.integer)):
+        if not 0 <= pin < len(tasks):
+            raise ConfigError(f"task index {pin} is outside 0..{len(tasks) - 1}")
+        return tasks[int(pin)]
+    index = index_of(tasks, str(pin))
+    if index is None:
+        raise ConfigError(f"no task {pin!r} in {tasks.name} ({len(tasks)} tasks)")
+    return tasks[index]
+
+
 # ------------------------------------------------------------------------------------- sync <-> async
 
 
@@ -571,7 +572,8 @@ os.register_at_fork(after_in_child=_executor.cache_clear)
 os.register_at_fork(after_in_child=_background_loop.cache_clear)
 
 
-def _run_on_background_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def run_on_background_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Await a coroutine from plain code. Raises ContractError: called on that very loop."""
     loop = _background_loop()
     if threading.current_thread().name == "vime-env-loop":
         coroutine.close()

@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 from vime_agents import messages as msg
-from vime_agents.env import Observation, _run_on_background_loop, run_in_thread
+from vime_agents.env import Observation, pick_task, run_in_thread, run_on_background_loop
 from vime_agents.episode import Outcome, RewardResult
 from vime_agents.errors import (
     ConfigError,
@@ -286,16 +286,16 @@ class MultiAgentEnv:
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Observation], Infos]:
         """`areset`, from plain code."""
-        return _run_on_background_loop(self.areset(seed=seed, options=options))
+        return run_on_background_loop(self.areset(seed=seed, options=options))
 
     def step(self, actions: Mapping[str, Action]) -> Step:
         """`astep`, from plain code."""
-        return _run_on_background_loop(self.astep(actions))
+        return run_on_background_loop(self.astep(actions))
 
     def close(self) -> None:
         """`aclose`, from plain code."""
         if self._playing:
-            _run_on_background_loop(self.aclose())
+            run_on_background_loop(self.aclose())
 
     def render(self) -> str:
         """Every agent's conversation, as text."""
@@ -433,19 +433,3 @@ class MultiAgentEnv:
         self.acting = ()
         if playing:
             await self._hook("teardown")
-
-
-def pick_task(tasks: TaskSet, pin: object, rng: np.random.Generator) -> Task:
-    """The task that `pin` names (a Task, an id or an index), or a random one. Raises ConfigError."""
-    if isinstance(pin, Task):
-        return pin
-    if pin is None:
-        return tasks[int(rng.integers(len(tasks)))]
-    if isinstance(pin, (int, np.integer)):
-        if not 0 <= pin < len(tasks):
-            raise ConfigError(f"task index {pin} is outside 0..{len(tasks) - 1}")
-        return tasks[int(pin)]
-    for index in range(len(tasks)):
-        if tasks[index].id == pin:
-            return tasks[index]
-    raise ConfigError(f"no task {pin!r} in {tasks.name} ({len(tasks)} tasks)")
