@@ -66,7 +66,11 @@ class OpenAIChatPolicy:
         """One call of /chat/completions, with retries, within `timeout_s`."""
         body = request_body(self.model, conversation, sampling)
         async with asyncio.timeout(timeout_s):
-            return parse_answer(await self._post(body))
+            return await self.complete(body)
+
+    async def complete(self, body: Mapping[str, Any]) -> Generation:
+        """One call with a body of the caller's own, with retries and no limit of time."""
+        return parse_answer(await self._post(body))
 
     async def aclose(self) -> None:
         """Close the connections."""
