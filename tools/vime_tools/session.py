@@ -90,6 +90,7 @@ class Session:
         self._process: SandboxProcess | None = None
         self._pieces: AsyncIterator[tuple[str, bytes]] | None = None
         self._reading: asyncio.Future[bytes | None] | None = None
+        self._first = b""  # what the program must be told before its first request
         self._surplus = b""  # came behind the last marker: programs in the background
         self._lost: str | None = None
         self._busy = asyncio.Lock()
@@ -142,7 +143,8 @@ class Session:
             process = self._process or await self._start()
             try:
                 async with asyncio.timeout_at(deadline):
-                    await process.write(request)
+                    await process.write(self._first + request)
+                self._first = b""
                 return process
             except BrokenPipeError:
                 self._lost = await _how_it_ended(process)
@@ -156,8 +158,7 @@ class Session:
     async def _start(self) -> SandboxProcess:
         box = await self._sandbox()
         self._process = await box.spawn(self._command)
-        self._pieces = self._process.output()
-        await self._process.write(self._prelude())
+        self._pieces, self._first = self._process.output(), self._prelude()
         return self._process
 
     async def _read(self, output: _Output, deadline: float) -> str | None:
@@ -191,6 +192,7 @@ class Session:
         if process is not None:
             with contextlib.suppress(SandboxError):  # it is gone with the sandbox
                 await process.kill()
+                await _how_it_ended(process)
         if reading is not None:
             reading.cancel()
             await asyncio.wait({reading})

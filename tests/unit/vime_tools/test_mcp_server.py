@@ -101,9 +101,11 @@ async def test_errors_are_the_models_to_see(server: McpServer) -> None:
         ("fail", "{}", "^it failed$"),
         ("count", "{", "not valid JSON"),
         ("count", "[1]", "must be a JSON object"),
+        ("count", '{"a": "\\ud800"}', "not valid Unicode"),
     ):
         with pytest.raises(ToolError, match=words):
             await call(server, name, arguments)
+    assert await call(server, "count") == "2 {}"  # only the first one has reached it
 
 
 async def test_a_call_has_a_deadline(sandbox: Sandbox) -> None:
