@@ -2,40 +2,120 @@
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
+import json
 from collections.abc import Sequence
+from typing import Any
 
 from vime_agents import registry
-from vime_agents.env import AgentEnv
-from vime_agents.errors import ConfigError
+from vime_agents.cli.env_facts import SPLITS, EnvFacts, all_facts, facts, gold_episode
+from vime_agents.cli.sandboxes_flags import Parser
+from vime_agents.cli.tool_text import tool_lines
+from vime_agents.episode import Episode, RewardResult
+from vime_agents.errors import ConfigError, nearest
 from vime_agents.registry import ENVS_GROUP
+from vime_agents.sandbox import SandboxSpec
 
-HELP = """usage: vime-agents envs [ID]
+COMMANDS = {
+    "list": "every environment, a line for each (also without COMMAND)",
+    "search": "those that have all the WORDS in their id, text or tools",
+    "show": "one environment: tasks, tools, reward, sandbox, where it comes from",
+}
 
-List the environments with their tools and tasks, or show one of them.
+HELP = f"""usage: vime-agents envs [COMMAND] [arguments] [--json]
+
+The environments that are installed here.
+
+commands:
+{chr(10).join(f"  {name:<11}{text}" for name, text in COMMANDS.items())}
+
+  vime-agents envs COMMAND --help   the flags of a command
 """
-SPLITS = ("train", "test")
 
 
 def run(argv: Sequence[str]) -> int:
-    """List, or show one."""
-    if any(a in ("-h", "--help") for a in argv):
+    """Run one of the commands."""
+    if argv and argv[0] in ("-h", "--help", "help"):
         print(HELP)
         return 0
-    if len(argv) > 1 or (argv and argv[0].startswith("-")):
-        raise ConfigError(f"vime-agents envs takes at most the id of one environment, got {' '.join(argv)!r}")
-    print(show(argv[0]) if argv else listing())
+    command, *rest = argv if argv and not argv[0].startswith("-") else ["list", *argv]
+    if command == "list":
+        return _list(rest)
+    if command == "search":
+        return _search(rest)
+    if command == "show":
+        return _show(rest)
+    known = registry.entry_points(ENVS_GROUP)
+    if command in known or ":" in command:
+        raise ConfigError(f"unknown command 'envs {command}'; write: vime-agents envs show {command}")
+    close = nearest(command, [*COMMANDS, *known])
+    hint = f" Did you mean {f'envs show {close}' if close in known else f'envs {close}'!r}?" if close else ""
+    raise ConfigError(f"unknown command 'envs {command}'.{hint} Commands: {', '.join(COMMANDS)}.")
+
+
+def _list(argv: Sequence[str]) -> int:
+    parser = Parser("list", "Every environment, a line for each.", group="envs", usage="[--json]")
+    flags = _parsed(parser, argv)
+    found = all_facts()
+    print(json.dumps([_plain(f) for f in found]) if flags.json else table(found))
     return 0
 
 
-def listing() -> str:
-    """One line for each known environment."""
-    rows: list[tuple[str, ...]] = [("ID", "TRAIN", "TEST", "TURNS", "TOOLS", "WHAT")]
-    for name in sorted(registry.entry_points(ENVS_GROUP)):
-        try:
-            rows.append(_row(name, registry.env_class(name)))
-        except (ImportError, ConfigError) as error:
-            rows.append((name, "", "", "", "", f"cannot be loaded: {error}"))
+def _search(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "search",
+        "The environments that have all the words in their id, text or tools.",
+        group="envs",
+        usage="WORD [WORD ...] [--json]",
+        epilog="Exit code 1 when there are none.",
+    )
+    parser.add_argument("words", metavar="WORD", nargs="+", help="any part of a word, in any case")
+    flags = _parsed(parser, argv)
+    everything = all_facts()
+    found = [f for f in everything if _has(f, flags.words)]
+    if flags.json:
+        print(json.dumps([_plain(f) for f in found]))
+    elif found:
+        print(table(found))
+    else:
+        close = nearest(" ".join(flags.words), [f.id for f in everything])
+        hint = f" Did you mean {close!r}?" if close else ""
+        print(f"no environment has {' and '.join(map(repr, flags.words))}.{hint}")
+    return 0 if found else 1
+
+
+def _show(argv: Sequence[str]) -> int:
+    parser = Parser(
+        "show",
+        "Everything about one environment. Its first task is played with its own gold replies, to learn\n"
+        "what its reward is made of.",
+        group="envs",
+        usage="ID [--json]",
+    )
+    parser.add_argument("id", metavar="ID", help="Name-v0, or module:Class of one that is not registered")
+    flags = _parsed(parser, argv)
+    found = facts(flags.id)
+    split = next((s for s in SPLITS if found.num_tasks.get(s)), None)
+    gold = None if split is None else gold_episode(flags.id, split)
+    if flags.json:
+        print(json.dumps(_plain(found) | {"gold": None if gold is None else _plain_gold(gold)}))
+    else:
+        print("\n".join(_lines(found, gold)))
+    return 0
+
+
+def _parsed(parser: Parser, argv: Sequence[str]) -> Any:
+    parser.add_argument("--json", action="store_true", help="one line of JSON instead of text")
+    return parser.parse(argv)
+
+
+def table(found: Sequence[EnvFacts]) -> str:
+    """One line for each environment."""
+    rows: list[tuple[str, ...]] = [("ID", "TRAIN", "TEST", "TURNS", "TOOLS", "FROM", "WHAT")]
+    for f in found:
+        counts = [str(f.num_tasks.get(s) or "-") for s in SPLITS]
+        turns, tools = str(f.max_turns or "-"), ", ".join(f.tool_names) or "-"
+        rows.append((f.id, *counts, turns, tools, f.origin, f.summary))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
@@ -43,40 +123,61 @@ def listing() -> str:
     )
 
 
-def show(env_id: str) -> str:
-    """Everything about one environment that can be known without playing it."""
-    cls = registry.env_class(env_id)
-    lines = [f"{env_id}  ({cls.__module__}:{cls.__qualname__})", "", inspect.getdoc(cls) or "", ""]
-    if not issubclass(cls, AgentEnv):
-        return "\n".join([*lines, "A Gymnasium environment that is no AgentEnv."])
-    lines += [f"tasks in {split}: {_num_tasks(cls, split)}" for split in SPLITS]
-    lines += [
-        f"turns: at most {cls.max_turns}",
-        f"reward: {cls.reward_range[0]:g} to {cls.reward_range[1]:g}",
+def reward_text(reward: RewardResult) -> str:
+    """A reward and what it is made of: `1 = 0.3 x call 1 + 0.7 x answer 1; metrics: success 1`."""
+    if reward.value is None:
+        return f"none: {reward.status}{': ' if reward.detail else ''}{reward.detail}"
+    parts = [
+        f"{f'{weight:g} x ' if weight != 1 else ''}{name} {reward.components[name]:g}"
+        for name, weight in reward.weights.items()
+        if weight != 0
     ]
-    if cls.sandbox_spec is not None:
-        lines.append(f"sandbox: {cls.sandbox_spec.backend}")
-    for schema in cls().tool_schemas:
-        function = schema["function"]
-        arguments = ", ".join(function["parameters"].get("properties", {}))
-        lines.append(f"tool: {function['name']}({arguments})  {function['description']}")
-    return "\n".join(lines)
+    metrics = [f"{n} {reward.components[n]:g}" for n, weight in reward.weights.items() if weight == 0]
+    text = f"{reward.value:g}{' = ' if parts else ''}{' + '.join(parts)}"
+    return f"{text}; metrics: {', '.join(metrics)}" if metrics else text
 
 
-def _row(name: str, cls: type) -> tuple[str, ...]:
-    what = (inspect.getdoc(cls) or "").split("\n", 1)[0]
-    if not issubclass(cls, AgentEnv):
-        return (name, "", "", "", "", what)
-    tools = ", ".join(schema["function"]["name"] for schema in cls().tool_schemas)
-    counts = [_num_tasks(cls, split) for split in SPLITS]
-    return (name, *counts, str(cls.max_turns), tools or "-", what)
+def _lines(f: EnvFacts, gold: Episode | None) -> list[str]:
+    lines = [f"{f.id}  ({f.entry_point})", f"from: {f.origin}", "", *f.doc.splitlines(), ""]
+    if f.max_turns is None or f.reward_range is None:
+        return [*lines, "Neither an AgentEnv nor a MultiAgentEnv: nothing more is known."]
+    counts = (f"{split}: {'none' if n is None else n}" for split, n in f.num_tasks.items())
+    lines += [
+        f"tasks    {', '.join(counts)}",
+        *([f"agents   {', '.join(f.agents)}"] if f.agents else []),
+        f"turns    at most {f.max_turns}",
+        f"reward   {f.reward_range[0]:g} to {f.reward_range[1]:g}",
+        *([] if gold is None else [f"gold     {_gold_text(gold)}"]),
+        f"sandbox  {'none' if f.sandbox is None else _sandbox_text(f.sandbox)}",
+        f"tools    {'' if f.tools else 'none'}".rstrip(),
+    ]
+    return lines + [f"  {line}" for schema in f.tools for line in tool_lines(schema)]
 
 
-def _num_tasks(cls: type[AgentEnv], split: str) -> str:
-    env = cls(split=split)
-    try:
-        return str(len(env.task_set()))
-    except Exception:  # noqa: BLE001 - an author's hook; a split that the env does not have is no error here
-        return "-"
-    finally:
-        env.close()
+def _gold_text(gold: Episode) -> str:
+    if gold.outcome.kind == "failed":
+        return f"cannot be played: {gold.outcome.detail}"
+    return "; ".join(reward_text(t.reward) for t in gold.trajectories)
+
+
+def _sandbox_text(sandbox: dict[str, Any]) -> str:
+    """The backend, and what differs from a sandbox that nobody asked anything of."""
+    usual = dataclasses.asdict(SandboxSpec())
+    asked = [f"{k} {v}" for k, v in sandbox.items() if k not in ("backend", "files") and v != usual[k]]
+    files = f"{len(sandbox['files'])} files" if sandbox["files"] else ""
+    return ", ".join(filter(None, (sandbox["backend"], *asked, files)))
+
+
+def _plain(f: EnvFacts) -> dict[str, Any]:
+    return {field.name: getattr(f, field.name) for field in dataclasses.fields(f)}
+
+
+def _plain_gold(gold: Episode) -> dict[str, Any]:
+    rewards = [dataclasses.asdict(t.reward) | {"agent": t.agent} for t in gold.trajectories]
+    return {"task_id": gold.task_id, "status": gold.status, "detail": gold.outcome.detail, "rewards": rewards}
+
+
+def _has(f: EnvFacts, words: Sequence[str]) -> bool:
+    tools = [f"{s['function']['name']} {s['function']['description']}" for s in f.tools]
+    text = "\n".join([f.id, f.entry_point, f.doc, f.package or "", *tools]).lower()
+    return all(word.lower() in text for word in words)

@@ -21,9 +21,11 @@ SPEC_HELP = "a backend, or BACKEND:IMAGE (docker:python:3.12-slim, e2b:my-templa
 class Parser(argparse.ArgumentParser):
     """Strict: an unknown flag is an error with the nearest known one, and no flag can be cut short."""
 
-    def __init__(self, command: str, description: str, *, usage: str = "", epilog: str = "") -> None:
-        """`command` follows `vime-agents sandboxes` in the help, `usage` follows the command."""
-        prog = f"vime-agents sandboxes {command}"
+    def __init__(
+        self, command: str, description: str, *, group: str = "sandboxes", usage: str = "", epilog: str = ""
+    ) -> None:
+        """`command` follows `vime-agents GROUP` in the help, `usage` follows the command."""
+        prog = " ".join(filter(None, ("vime-agents", group, command)))
         super().__init__(
             prog=prog,
             usage=f"{prog} {usage}".rstrip(),

@@ -181,6 +181,10 @@ class Options:
         return checked | {f"vllm_{name}": value for name, value in passed.items()}
 
 
+_LONGEST_METAVAR = 72
+"""Characters: argparse does not wrap it. A longer list of choices stands in the help text alone."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Raises instead of printing a screen of usage."""
 
@@ -201,13 +205,19 @@ def _add_flag(group: argparse._ArgumentGroup, option: Option, short: tuple[str, 
     text = f"{option.help} {_default_text(option)}".replace("%", "%%")
     if option.kind is bool:
         group.add_argument(
-            *short, option.flag, action=argparse.BooleanOptionalAction, help=text, default=argparse.SUPPRESS
+            *short,
+            option.flag,
+            dest=option.name,
+            action=argparse.BooleanOptionalAction,
+            help=text,
+            default=argparse.SUPPRESS,
         )
         return
     metavar = {int: "N", float: "X", str: "TEXT"}[option.kind]
     if option.choices:
-        metavar = "{" + ",".join(option.choices) + "}"
-    group.add_argument(*short, option.flag, metavar=metavar, help=text)
+        listing = "{" + ",".join(option.choices) + "}"
+        metavar = listing if len(listing) <= _LONGEST_METAVAR else "NAME"
+    group.add_argument(*short, option.flag, dest=option.name, metavar=metavar, help=text)
 
 
 def _default_text(option: Option) -> str:
