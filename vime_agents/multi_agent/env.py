@@ -180,11 +180,11 @@ class MultiAgentEnv:
         self.earned[agent] += float(reward)
         self._step_rewards[agent] = self._step_rewards.get(agent, 0.0) + float(reward)
 
-    def leave(self, agent: str, score: Score = 0.0, *, stop: str = "done") -> None:
-        """Take an agent out of play, with its last score; the others go on."""
+    def leave(self, agent: str, score: Score = 0.0, *, stop: str = "done", truncated: bool = False) -> None:
+        """Take an agent out of play, with its last score; the others go on. `truncated`: by a limit."""
         if agent not in self.agents:
             raise ContractError(f"leave() of {agent!r}, who is not in play; there are {self.agents}")
-        self._retire(agent, score, Outcome(kind="terminated", stop=stop))
+        self._retire(agent, score, Outcome(kind="truncated" if truncated else "terminated", stop=stop))
 
     def count(self, name: str, amount: float = 1) -> None:
         """Add to a counter that ends up in the episode's metrics."""
