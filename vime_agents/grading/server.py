@@ -16,6 +16,7 @@ import socket
 import sys
 
 from vime_agents.grading import keeper, processes
+from vime_agents.grading.warm_up import warm_up
 
 _POLL_MS = 500
 
@@ -52,6 +53,7 @@ def _import(module: str) -> None:
     # What fails here fails again in the grader, which tells its caller.
     with contextlib.suppress(Exception):
         importlib.import_module(module)
+    warm_up()
 
 
 def _reap(known: set[int]) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vime_agents.errors import Unscorable
+from vime_agents.grading import before_grading
 
 
 def add(a: float, b: float = 0.0) -> float:
@@ -134,12 +135,19 @@ def touch_and_wait(path: str) -> None:
 
 
 remembered = 0
+prepared: list[str] = []
+before_grading(lambda: prepared.append("broken") or 1 / 0)
+before_grading(lambda: prepared.append("once"))
 
 
 def remember() -> int:
     global remembered
     remembered += 1
     return remembered
+
+
+def what_is_prepared() -> list[str]:
+    return prepared
 
 
 class Graders:
