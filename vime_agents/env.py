@@ -46,6 +46,7 @@ from vime_agents.errors import (
 from vime_agents.messages import Message, ToolCall
 from vime_agents.reward import (
     ANY_NUMBER,
+    GroupReward,
     Score,
     in_range,
     reward_from_score,
@@ -86,6 +87,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     """The env truncates after this many turns."""
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """A score outside is the grader's failure, not a reward."""
+    group_rewards: ClassVar[tuple[GroupReward, ...]] = ()
+    """Components that compare the episodes of a group with each other; training adds them."""
     num_tasks: ClassVar[int] = 10_000
     """Size of a procedural task set."""
     sandbox_spec: ClassVar[SandboxSpec | None] = None

@@ -11,7 +11,7 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ from vime_agents.errors import TrainerError, WeightSyncError
 from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
 from vime_agents.evaluation.report import Tally
 from vime_agents.learning.advantages import dr_grpo, get_estimator
+from vime_agents.learning.group_rewards import add_group_rewards
 from vime_agents.learning.samples import build_batch
 from vime_agents.policy import Sampling
+from vime_agents.registry import env_class
+from vime_agents.reward import GroupReward
 from vime_agents.serving.hf_folder import HFModelInfo, check_hf_folder
 from vime_agents.storage.run_directory import RunDirectory
 from vime_agents.task import Task, TaskSet
@@ -118,6 +121,7 @@ class _Loop:
         )
         self.dtype: Dtype = "bfloat16" if config.bf16 else "float32"
         """Of the weights on their way to the engines."""
+        self.group_rewards: Sequence[GroupReward] = getattr(env_class(config.env), "group_rewards", ())
         self.seconds: dict[str, float] = {}
 
     async def begin(self, *, startup_s: float) -> None:
@@ -164,17 +168,22 @@ class _Loop:
             await self.checkpoint(update)
 
     async def collect(self, rollout: int) -> list[Episode]:
-        """Play a rollout's episodes; each is on the disk as soon as it is finished."""
+        """Play a rollout's episodes; each is on the disk as soon as its reward is known."""
         requests = list(rollout_requests(self.config, self.tasks, rollout))
         episodes: list[Episode] = []
         with self.run.rollout_episodes(rollout) as writer:
 
             def finished(episode: Episode) -> None:
-                writer.append(episode)
+                if not self.group_rewards:
+                    writer.append(episode)
                 episodes.append(episode)
                 self.progress.episode(f"rollout {rollout + 1}", episodes, len(requests))
 
             await self.processes.play(requests, split="train", sampling=self.sampling, on_episode=finished)
+            if self.group_rewards:
+                episodes = await add_group_rewards(episodes, self.group_rewards)
+                for episode in episodes:
+                    writer.append(episode)
         await self.refuse_all_failed(episodes, f"rollout {rollout}")
         return episodes
 
