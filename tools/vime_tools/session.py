@@ -139,21 +139,29 @@ class Session:
         return Answer(text=output.text(), status=output.status, timed_out=timed_out, ended=ended, lost=lost)
 
     async def _send(self, request: bytes, deadline: float) -> SandboxProcess:
-        for attempt in (1, 2):
-            process = self._process or await self._start()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await process.write(self._first + request)
-                self._first = b""
-                return process
-            except BrokenPipeError:
-                self._lost = await _how_it_ended(process)
-                await self._end()
-                if attempt == 2:
-                    raise SandboxError(f"{self._command[0]!r} ends at once: {self._lost}") from None
-            except TimeoutError:  # it does not read; what follows will say that it is too slow
-                return process
-        raise AssertionError
+        """Write the request, to a new program when the one before has ended meanwhile."""
+        process = self._process or await self._start()
+        if not await self._write(process, request, deadline):
+            process = await self._start()
+            if not await self._write(process, request, deadline):
+                raise SandboxError(f"{self._command[0]!r} ends at once: {self._lost}")
+        return process
+
+    async def _write(self, process: SandboxProcess, request: bytes, deadline: float) -> bool:
+        """Whether the program was there."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await process.write(self._first + request)
+        except BrokenPipeError:
+            self._lost = await _how_it_ended(process)
+            await self._end()
+            return False
+        except SandboxError:  # among them a TimeoutError
+            raise
+        except TimeoutError:
+            return True  # it does not read: who waits for its answer will find it too slow
+        self._first = b""
+        return True
 
     async def _start(self) -> SandboxProcess:
         box = await self._sandbox()
@@ -206,6 +214,8 @@ async def _how_it_ended(process: SandboxProcess | None) -> str:
     try:
         async with asyncio.timeout(GRACE_S):
             return (await process.wait()).ended_by
+    except SandboxError:  # among them a TimeoutError
+        raise
     except TimeoutError:
         return "its output was closed"
 

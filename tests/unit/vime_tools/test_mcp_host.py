@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -175,8 +176,10 @@ class Failing(http.server.BaseHTTPRequestHandler):
     """Answers everything with one status."""
 
     status = 503
+    authorizations: ClassVar[set[str | None]] = set()
 
     def do_POST(self) -> None:
+        self.authorizations.add(self.headers["Authorization"])
         self.send_response(self.status)
         self.send_header("Content-Type", "text/html")
         self.send_header("Content-Length", "5")
@@ -202,8 +205,10 @@ def failing() -> Iterator[str]:
 @pytest.mark.parametrize("status", [503, 401, 404, 200])
 async def test_an_address_that_is_no_server(failing: str, status: int, monkeypatch) -> None:
     monkeypatch.setattr(Failing, "status", status)
+    monkeypatch.setattr(Failing, "authorizations", set())
     with pytest.raises(ToolServerError, match=str(status) if status in (401, 503) else failing):
-        await HttpMcpServer.connect(failing, start_timeout_s=5.0)
+        await HttpMcpServer.connect(failing, headers={"Authorization": "Bearer x"}, start_timeout_s=5.0)
+    assert Failing.authorizations == {"Bearer x"}
 
 
 async def test_an_address_where_nobody_listens() -> None:
