@@ -16,7 +16,7 @@ from vime_agents.episode import Episode
 from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policies.scripted import ScriptedPolicy
-from vime_agents.registry import ENVS_GROUP
+from vime_agents.registry import ENVS_GROUP, MULTI_AGENT_ENVS_GROUP
 from vime_agents.rollout.runner import Runner
 
 SPLITS = ("train", "test")
@@ -69,7 +69,7 @@ class EnvFacts:
 
 def all_facts() -> list[EnvFacts]:
     """Every registered environment, by id; one that cannot be loaded says why."""
-    return [facts_or_error(name) for name in sorted(registry.entry_points(ENVS_GROUP))]
+    return [facts_or_error(name) for name in sorted(registry.env_entry_points())]
 
 
 def facts_or_error(name: str) -> EnvFacts:
@@ -80,7 +80,7 @@ def facts_or_error(name: str) -> EnvFacts:
         package, version = _package(name)
         return EnvFacts(
             id=name,
-            entry_point=registry.entry_points(ENVS_GROUP)[name],
+            entry_point=registry.env_entry_points()[name],
             package=package,
             package_version=version,
             error=str(error) or repr(error),
@@ -128,11 +128,13 @@ def gold_episode(env_id: str, split: str) -> Episode:
 
 def _package(name: str) -> tuple[str | None, str | None]:
     """(name, version) of the package that registers an env."""
-    for entry in metadata.entry_points(group=ENVS_GROUP, name=name):
-        if entry.dist is not None and entry.value == registry.entry_points(ENVS_GROUP).get(name):
-            return entry.dist.name, entry.dist.version
+    known = registry.env_entry_points()
+    for group in (ENVS_GROUP, MULTI_AGENT_ENVS_GROUP):
+        for entry in metadata.entry_points(group=group, name=name):
+            if entry.dist is not None and entry.value == known.get(name):
+                return entry.dist.name, entry.dist.version
     # A checkout that is not installed has no metadata.
-    return (BUILT_IN, vime_agents.__version__) if name in registry.entry_points(ENVS_GROUP) else (None, None)
+    return (BUILT_IN, vime_agents.__version__) if name in known else (None, None)
 
 
 def _num_tasks(cls: type[AgentEnv | MultiAgentEnv], split: str) -> int | None:

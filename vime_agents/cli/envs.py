@@ -13,7 +13,6 @@ from vime_agents.cli.sandboxes_flags import Parser
 from vime_agents.cli.tool_text import tool_lines
 from vime_agents.episode import Episode, RewardResult
 from vime_agents.errors import ConfigError, nearest
-from vime_agents.registry import ENVS_GROUP
 from vime_agents.sandbox import SandboxSpec
 
 COMMANDS = {
@@ -45,7 +44,7 @@ def run(argv: Sequence[str]) -> int:
         return _search(rest)
     if command == "show":
         return _show(rest)
-    known = registry.entry_points(ENVS_GROUP)
+    known = registry.env_entry_points()
     if command in known or ":" in command:
         raise ConfigError(f"unknown command 'envs {command}'; write: vime-agents envs show {command}")
     close = nearest(command, [*COMMANDS, *known])

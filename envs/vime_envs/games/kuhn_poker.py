@@ -65,6 +65,11 @@ class KuhnPoker(Game):
         """Two of the four actions."""
         return ("call", "fold") if self.actions[-1:] == ["bet"] else ("check", "bet")
 
+    def gold(self, me: str) -> str:
+        """An action that an equilibrium plays: bet and call with a king, check and fold with the others."""
+        legal = self.legal(me)
+        return next(action for action in legal if (action in ("bet", "call")) == (self.rank[me] == 2))
+
     def forfeit(self, agents: Sequence[str]) -> Mapping[str, float]:
         """Whoever does not act folds: no bet of its own is in yet."""
         (me,) = agents

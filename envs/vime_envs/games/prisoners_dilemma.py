@@ -69,5 +69,9 @@ class PrisonersDilemma(Game):
         """Both."""
         return tuple(_WORDS)
 
+    def gold(self, me: str) -> str:
+        """Against a player who will not answer to it, nothing is better."""
+        return "defect"
+
     def _other(self, me: str) -> str:
         return "player_1" if me == "player_0" else "player_0"

@@ -36,6 +36,12 @@ def test_a_game_is_evaluated_against_another_player(
         assert [len(trajectories[a]["turns"]) for a in "XO"] == [1, 2]
 
 
+def test_games_are_listed_with_the_other_environments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["envs", "search", "row", "--json"]) == 0
+    (game,) = [f for f in json.loads(capsys.readouterr().out) if f["id"] == "TicTacToe-v0"]
+    assert (game["agents"], game["package"]) == (["X", "O"], "vime-agents")
+
+
 @pytest.mark.parametrize(
     ("agents", "message"),
     [

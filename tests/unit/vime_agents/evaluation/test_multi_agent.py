@@ -11,6 +11,7 @@ from vime_agents.evaluation.evaluate import evaluate
 from vime_agents.policies.scripted import ScriptedPolicy
 
 TIC_TAC_TOE = "TicTacToe-v0"
+NIM = "tests.unit.vime_agents.multi_agent.games:Nim"
 
 
 async def test_the_mean_is_of_the_agents_that_the_policy_plays() -> None:
@@ -52,9 +53,9 @@ async def test_a_role_stands_for_all_its_agents() -> None:
 
 
 async def test_games_without_a_reward_are_no_zeros() -> None:
-    report = await evaluate("KuhnPoker-v0", ScriptedPolicy("gold"), num_tasks=3)
+    report = await evaluate(NIM, ScriptedPolicy("gold"), num_tasks=3)
     assert (report.errors, report.n_scored, report.mean_errors_as_zero) == ({"env": 3}, 0, 0.0)
-    assert "KuhnPoker has no `gold`" in report.error_examples["env"]
+    assert "Nim has no `gold`" in report.error_examples["env"]
     assert report.to_dict()["agents"]["first"]["mean"] is None
 
 

@@ -74,6 +74,12 @@ def test_an_action_that_is_none_or_not_allowed_is_asked_again_and_then_folds(rep
     assert env.outcomes["first"].stop == "illegal_move"
 
 
+def test_the_perfect_player_bets_and_calls_with_a_king_alone() -> None:
+    for rank, (opens, answers) in {0: ("check", "fold"), 1: ("check", "fold"), 2: ("bet", "call")}.items():
+        assert play("", (rank, (rank + 1) % 3)).gold("first") == opens
+        assert play("bet", ((rank + 1) % 3, rank)).gold("second") == answers
+
+
 def test_the_last_action_that_a_reply_names_counts() -> None:
     assert play("check", (0, 1)).actions == ["check"]
     env = play("", (0, 1))

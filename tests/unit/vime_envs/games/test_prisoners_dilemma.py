@@ -67,6 +67,18 @@ def test_who_does_not_choose_is_asked_again_and_then_ends_with_nothing(reply: st
     assert env.outcomes["player_1"].stop == "done"
 
 
+def test_defecting_is_best_against_either_reply() -> None:
+    for other in ("cooperate", "defect"):
+        worth = {}
+        for reply in ("cooperate", "defect"):
+            env = PrisonersDilemma()
+            env.reset(seed=0)
+            worth[reply] = env.step({"player_0": reply, "player_1": other})[1]["player_0"]
+            assert env.gold("player_0") == "defect"
+            env.close()
+        assert worth["defect"] > worth["cooperate"]
+
+
 def test_when_nobody_chooses_nobody_has_anything() -> None:
     env = PrisonersDilemma()
     env.reset(seed=0)
