@@ -92,7 +92,7 @@ def main() -> None:
         hf_checkpoint=model,
         lr=0.0,
         max_tokens_per_gpu=options.max_tokens_per_gpu,
-        loss=LossConfig(policy_loss="reinforce"),
+        loss=LossConfig(pg_loss_type="reinforce"),
     )
     trainer = MegatronTrainer(config)
     plain = transformers.AutoModelForCausalLM.from_pretrained(

@@ -31,13 +31,21 @@ class TrainingSample:
     loss_mask: NDArray[np.bool_]
     """[num_tokens] true on trainable tokens; never on token 0, which nothing predicts."""
     rollout_logprobs: NDArray[np.float32]
-    """[num_tokens] the engine's log-probs (nats); finite where `loss_mask`, NaN where nobody sampled."""
+    """[num_tokens] the engine's log-probs (nats); finite where `loss_mask`, NaN where nobody sampled. NaN on
+    all trainable tokens too where others wrote them: only a likelihood loss takes such a sample."""
     advantages: NDArray[np.float32]
     """[num_tokens] 0 where masked."""
     weights: NDArray[np.float32]
     """[num_tokens] the token's share of the loss; 0 where masked, > 0 where trainable."""
     weight_versions: NDArray[np.int32]
     """[num_tokens] published update that sampled the token; -1 where nobody sampled."""
+    old_logprobs: NDArray[np.float32] | None = None
+    """[num_tokens] the trainer's before the first of several updates with this sample. This and the next two
+    are finite where `loss_mask`; None: nobody computed them."""
+    reference_logprobs: NDArray[np.float32] | None = None
+    """[num_tokens] of the policy that a KL penalty holds on to."""
+    teacher_logprobs: NDArray[np.float32] | None = None
+    """[num_tokens] of the policy to distil."""
 
     def __post_init__(self) -> None:
         size = self.token_ids.shape
@@ -49,8 +57,13 @@ class TrainingSample:
             raise RecordError(f"sample {self.id}: needs >= 2 tokens and >= 1 trainable one")
         if mask[0]:
             raise RecordError(f"sample {self.id}: token 0 is trainable but nothing predicts it")
-        if not np.isfinite(self.rollout_logprobs[mask]).all():
+        known = self.rollout_logprobs[mask]
+        if not np.isfinite(known).all() and not np.isnan(known).all():
             raise RecordError(f"sample {self.id}: a trainable token has no log-prob")
+        for name in ("old_logprobs", "reference_logprobs", "teacher_logprobs"):
+            values = getattr(self, name)
+            if values is not None and (values.shape != size or not np.isfinite(values[mask]).all()):
+                raise RecordError(f"sample {self.id}: {name} must be finite where trainable, {size} in all")
         if not np.isfinite(self.advantages).all() or self.advantages[~mask].any():
             raise RecordError(f"sample {self.id}: advantages must be finite, and 0 where masked")
         if self.weights[~mask].any() or not (self.weights[mask] > 0).all():

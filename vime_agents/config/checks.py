@@ -10,8 +10,18 @@ if TYPE_CHECKING:
     from vime_agents.config.train import TrainConfig
 
 
-ESTIMATORS = ("grpo", "dr_grpo", "rloo")
+ESTIMATORS = (
+    "grpo",
+    "dr_grpo",
+    "rloo",
+    "maxrl",
+    "reinforce_plus_plus",
+    "reinforce_plus_plus_baseline",
+)
 """Advantage estimators by name; `learning.advantages` has their formulas."""
+
+_LOSSES = ("gspo", "cispo")
+"""What vime calls advantage estimators and is a policy loss here: their advantages are grpo's."""
 
 
 def check_train(config: TrainConfig) -> None:
@@ -26,13 +36,18 @@ def check_train(config: TrainConfig) -> None:
 def _check_groups(config: TrainConfig) -> None:
     estimator = config.advantage_estimator
     if estimator not in ESTIMATORS and ":" not in estimator:
+        if estimator in _LOSSES:
+            raise ConfigError(
+                f"--advantage-estimator {estimator}: its advantages are those of grpo, its loss is "
+                f"--pg-loss-type {estimator}; give --advantage-estimator grpo --pg-loss-type {estimator}"
+            )
         close = nearest(estimator, ESTIMATORS)
         hint = f" Did you mean {close!r}?" if close else ""
         raise ConfigError(
             f"--advantage-estimator: must be {', '.join(ESTIMATORS)} or module:function, got {estimator!r}."
             f"{hint}"
         )
-    if config.n_samples_per_prompt < 2:
+    if config.n_samples_per_prompt < 2 and estimator != "reinforce_plus_plus":
         raise ConfigError(
             f"--n-samples-per-prompt: {estimator} compares the episodes of a task with each "
             f"other, so at least 2 are needed, got {config.n_samples_per_prompt}"
@@ -41,6 +56,18 @@ def _check_groups(config: TrainConfig) -> None:
         raise ConfigError(
             f"--disable-grpo-std-normalization: --advantage-estimator {estimator} does not "
             "divide by the standard deviation; drop the flag"
+        )
+    if config.gamma != 1 and estimator != "reinforce_plus_plus":
+        raise ConfigError(
+            f"--gamma {config.gamma}: --advantage-estimator {estimator} gives every token of an episode the "
+            "same advantage; drop it, or use reinforce_plus_plus"
+        )
+    if config.turn_gamma != 1 and not config.use_turn_rewards:
+        raise ConfigError(f"--turn-gamma {config.turn_gamma}: needs --use-turn-rewards")
+    if config.use_turn_rewards and estimator not in ESTIMATORS:
+        raise ConfigError(
+            f"--use-turn-rewards: what {estimator} divides rewards by is not known; use one of "
+            f"{', '.join(ESTIMATORS)}"
         )
 
 
@@ -93,7 +120,60 @@ def _check_sampling(config: TrainConfig) -> None:
 
 
 def _check_loss(config: TrainConfig) -> None:
+    if (config.loss_norm_length is not None) != (config.loss_aggregation == "seq-mean-token-sum-norm"):
+        raise ConfigError(
+            f"--loss-norm-length {config.loss_norm_length} with --loss-aggregation {config.loss_aggregation}"
+            ": seq-mean-token-sum-norm needs a length, and no other aggregation uses one"
+        )
+    if (config.custom_loss_function_path is not None) != (config.loss_type == "custom_loss"):
+        raise ConfigError(
+            f"--custom-loss-function-path {config.custom_loss_function_path} with --loss-type "
+            f"{config.loss_type}: give --loss-type custom_loss and a path, or neither"
+        )
+    if config.loss_type == "custom_loss":
+        _check_custom_loss(config)
+    if config.eps_clip_c is not None and config.pg_loss_type not in ("ppo", "gspo"):
+        raise ConfigError(f"--eps-clip-c: --pg-loss-type {config.pg_loss_type} has no dual clip; drop it")
     if config.use_tis and config.old_logprobs == "rollout":
         raise ConfigError(
             "--use-tis: --old-logprobs rollout corrects for the same mismatch already; drop one of the two"
+        )
+    if config.tis_clip_low > config.tis_clip:
+        raise ConfigError(f"--tis-clip-low {config.tis_clip_low} is above --tis-clip {config.tis_clip}")
+    tis = (config.tis_clip_low, config.tis_level, config.tis_mode)
+    if not config.use_tis and tis != (0, "token", "truncate"):
+        raise ConfigError("--tis-clip-low, --tis-level, --tis-mode: need --use-tis")
+    _check_kl(config)
+
+
+def _check_custom_loss(config: TrainConfig) -> None:
+    unused = {
+        "--use-tis": config.use_tis,
+        "--rs-lower-bound": config.rs_lower_bound,
+        "--rs-upper-bound": config.rs_upper_bound,
+        "--rs-veto-threshold": config.rs_veto_threshold,
+        "--entropy-coef": config.entropy_coef,
+        "--kl-loss-coef": config.kl_loss_coef,
+        "--kl-coef": config.kl_coef,
+    }
+    for flag, value in unused.items():
+        if value:
+            raise ConfigError(f"{flag}: has no part in --loss-type custom_loss; do it in the function")
+
+
+def _check_kl(config: TrainConfig) -> None:
+    if config.kl_coef and config.kl_loss_coef:
+        raise ConfigError(
+            f"--kl-coef {config.kl_coef} and --kl-loss-coef {config.kl_loss_coef} penalise the same "
+            "divergence twice, in the reward and in the loss; drop one of the two"
+        )
+    if config.kl_loss_coef and config.kl_loss_type == "k1" and not config.use_unbiased_kl:
+        raise ConfigError(
+            "--kl-loss-type k1: the expected gradient of k1 in the loss is zero, the reference drops out of "
+            "it; use k2 or k3+, add --use-unbiased-kl, or put it into the reward with --kl-coef"
+        )
+    if config.use_unbiased_kl and config.kl_loss_type not in ("k1", "k3"):
+        raise ConfigError(
+            f"--use-unbiased-kl: with --kl-loss-type {config.kl_loss_type} the gradient would be wrong; give "
+            "k1 or k3, or drop the flag"
         )

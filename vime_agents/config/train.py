@@ -185,35 +185,76 @@ class LossOptions:
     """Advantages and loss."""
 
     advantage_estimator: str = "grpo"
-    """How rewards become advantages, within a group of episodes of one task: grpo, dr_grpo, rloo, or
-    `module:function` (rewards of a group -> its advantages)."""
+    """How rewards become advantages, within a group of episodes of one task: grpo, dr_grpo, rloo, maxrl,
+    reinforce_plus_plus (no group: the whole batch), reinforce_plus_plus_baseline, or `module:function`
+    (rewards of a group -> its advantages)."""
     disable_grpo_std_normalization: bool = False
     """Do not divide by the group's standard deviation (grpo only)."""
-    loss_aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "episode-mean"] = (
-        "token-mean"
-    )
+    normalize_advantages: bool = False
+    """Give the advantages of all trainable tokens of a rollout mean 0 and variance 1. Always on for
+    reinforce_plus_plus and reinforce_plus_plus_baseline."""
+    gamma: Probability = 1.0
+    """Discount from a token to the next (reinforce_plus_plus only)."""
+    use_turn_rewards: bool = False
+    """A token answers only for the rewards of its own turn and of those after it."""
+    turn_gamma: Probability = 1.0
+    """Discount from a turn to the next."""
+    overlong_filter: bool = False
+    """Episodes that ran into a limit of tokens stay in the baseline and out of the loss."""
+    loss_aggregation: Literal[
+        "token-mean",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum",
+        "seq-mean-token-sum-norm",
+        "episode-mean",
+        "prompt-mean",
+    ] = "token-mean"
     """A token's share of the loss. token-mean: all tokens alike; seq-mean-token-mean: all token rows alike;
-    seq-mean-token-sum: 1 / rows; episode-mean: all episodes alike."""
-    policy_loss: Literal["ppo", "reinforce"] = "ppo"
-    """Clipped probability ratio, or plain policy gradient."""
+    seq-mean-token-sum: 1 / rows; seq-mean-token-sum-norm: that over --loss-norm-length; episode-mean: all
+    episodes alike; prompt-mean: all tasks alike."""
+    loss_norm_length: PositiveInt | None = None
+    """Constant length of seq-mean-token-sum-norm, such as the most tokens that an episode may sample."""
+    loss_type: Literal["policy_loss", "custom_loss"] = "policy_loss"
+    """custom_loss: the function at --custom-loss-function-path."""
+    custom_loss_function_path: str | None = None
+    """`module:function`: `loss(args, batch, logits, sum_of_sample_mean) -> (loss, {name: tensor})`."""
+    pg_loss_type: Literal["ppo", "reinforce", "gspo", "cispo"] = "ppo"
+    """Clipped probability ratio of each token, plain policy gradient, clipped ratio of each row, or clipped
+    ratio as a weight."""
     old_logprobs: Literal["current", "rollout"] = "current"
     """What the ratio is taken against: the trainer's own log-probs (ratio 1), or the engine's."""
     eps_clip: Annotated[float, Bounds(0, 1)] = 0.2
-    """Lower clip range of the ratio."""
+    """Lower clip range of the ratio; 1: no lower clip."""
     eps_clip_high: NonNegativeFloat | None = None
     """Upper clip range; none: the same as --eps-clip."""
-    dual_clip: Annotated[float, Bounds(1, above_low=True)] | None = None
-    """Upper bound of the loss at negative advantages, in units of the advantage; none: off."""
+    eps_clip_c: Annotated[float, Bounds(1, above_low=True)] | None = None
+    """Dual clip: upper bound of the loss at negative advantages, in units of the advantage; none: off."""
     use_tis: bool = False
-    """Weigh each token by the trainer's over the engine's probability of it, cut at --tis-clip."""
+    """Weigh the policy loss by the trainer's over the engine's probability, cut at --tis-clip."""
     tis_clip: PositiveFloat = 2.0
     """Largest such weight."""
+    tis_clip_low: NonNegativeFloat = 0.0
+    """Smallest such weight."""
+    tis_level: Literal["token", "sequence"] = "token"
+    """Of each token, or the product over a row."""
+    tis_mode: Literal["truncate", "mask"] = "truncate"
+    """Outside the two bounds: the bound, or 0 (mask: IcePop)."""
+    rs_lower_bound: Annotated[float, Bounds(0, 1, above_low=True)] | None = None
+    """Take rows out of the loss whose geometric mean of that ratio is below this; none: off."""
+    rs_upper_bound: Annotated[float, Bounds(1)] | None = None
+    """Likewise above this."""
+    rs_veto_threshold: Annotated[float, Bounds(0, 1, above_low=True)] | None = None
+    """Take rows out of the loss that have one token with a ratio below this, such as 1e-4; none: off."""
     entropy_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
+    kl_loss_coef: NonNegativeFloat = 0.0
+    """Weight in the loss of the KL divergence from the policy that sampled."""
+    kl_loss_type: Literal["k1", "k2", "k3", "k3+"] = "k2"
+    """How that divergence is estimated; k1 needs --use-unbiased-kl."""
+    use_unbiased_kl: bool = False
+    """Multiply the estimate, k1 or k3, by the differentiable probability ratio."""
     kl_coef: NonNegativeFloat = 0.0
-    """Weight of the KL divergence from the policy that sampled."""
-    kl_estimator: Literal["k2", "k3"] = "k2"
-    """How that divergence is estimated."""
+    """Weight in the reward, token by token, of the same divergence."""
 
 
 @dataclass(frozen=True, kw_only=True)

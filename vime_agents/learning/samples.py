@@ -3,10 +3,14 @@
 Rules
 - A trajectory enters its group's baseline and the loss when its episode was not failed and its reward is
   trusted; a failed or unscored one enters neither, is counted, and never becomes a zero.
-- Baselines are over the trajectories of one (group, agent), each counted once; groups of one are dropped.
-- Trainable tokens are exactly the trainable spans of the record. The advantage is broadcast to them.
+- A trajectory of a frozen policy (an opponent's) enters neither, and is not looked at.
+- Baselines are over the trajectories of one (group, agent), each counted once; groups of one are dropped,
+  unless the estimator compares nothing.
+- Trainable tokens are exactly the trainable spans of the record. How the advantage reaches them: `Credit`.
 - Weights are taken over all trajectories that enter the loss. Rows whose advantage is 0 everywhere are then
   left out of the batch (they would add nothing), without changing anybody's weight.
+- The overlong filter takes episodes that ran into a limit of tokens out of the loss, numerator and
+  denominator alike, and leaves them in the baseline.
 """
 
 from __future__ import annotations
@@ -16,12 +20,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vime_agents.episode import Episode, Segment, Trajectory
 from vime_agents.errors import RecordError
-from vime_agents.learning.advantages import Estimator
+from vime_agents.learning.advantages import Estimator, no_baseline, scale_of, whiten
 from vime_agents.learning.aggregation import loss_weights
+from vime_agents.learning.credit import Credit, token_advantages
 from vime_agents.trainer import Batch, TrainingSample
+
+OVERLONG_STOPS = ("max_tokens", "context_length")
+"""Limits of tokens; time-outs and turn limits are not among them: a policy must not learn to loop."""
+
+_BROADCAST = Credit()
 
 
 @dataclass(slots=True)
@@ -30,7 +41,8 @@ class _Row:
     trajectory: Trajectory
     index: int
     segment: Segment
-    advantage: float
+    advantages: NDArray[np.float64]
+    """[num_tokens]"""
 
 
 @dataclass(slots=True)
@@ -47,7 +59,11 @@ def build_batch(
     episodes: Sequence[Episode],
     *,
     estimator: Estimator,
+    credit: Credit = _BROADCAST,
+    whitened: bool = False,
     aggregation: str = "token-mean",
+    norm_length: int | None = None,
+    overlong_filter: bool = False,
     temperature: float,
     keep_zero_advantage: bool = False,
 ) -> Batch:
@@ -56,25 +72,41 @@ def build_batch(
     Args:
         episodes: complete groups; their order does not matter.
         estimator: rewards of one group -> advantages.
+        credit: advantage of a trajectory -> those of its tokens.
+        whitened: give the advantages of all trainable tokens mean 0 and variance 1.
         aggregation: see `vime_agents.learning.aggregation`.
+        norm_length: of the aggregation seq-mean-token-sum-norm.
+        overlong_filter: keep episodes that ran into a limit of tokens out of the loss.
         temperature: at which the episodes were sampled.
         keep_zero_advantage: keep rows that only matter for KL or entropy terms.
 
     Raises:
-        RecordError: the same episode twice, or a trajectory that was played without exact tokens.
+        RecordError: the same episode twice, a trajectory that was played without exact tokens, or advantages
+            that are not finite.
+        ConfigError: settings that do not go together.
     """
     _refuse_duplicates(episodes)
     tally = _Tally()
     rows: list[_Row] = []
     for members in _groups(episodes, tally).values():
-        rows.extend(_advantage_rows(members, estimator, tally))
+        rows.extend(_advantage_rows(members, estimator, credit, tally))
+    if overlong_filter:
+        rows = _without_overlong(rows, tally)
+    masks = [r.segment.loss_mask for r in rows]
+    if whitened:
+        for row, advantages in zip(rows, whiten([r.advantages for r in rows], masks), strict=True):
+            row.advantages = advantages
     weights = loss_weights(
-        [r.segment.loss_mask for r in rows], [(r.episode.id, r.trajectory.agent) for r in rows], aggregation
+        masks,
+        [(r.episode.id, r.trajectory.agent) for r in rows],
+        aggregation,
+        group_ids=[r.episode.group_id for r in rows],
+        norm_length=norm_length,
     )
     samples = tuple(
         _sample(row, weight)
         for row, weight in zip(rows, weights, strict=True)
-        if row.segment.loss_mask.any() and (row.advantage or keep_zero_advantage)
+        if row.segment.loss_mask.any() and (row.advantages.any() or keep_zero_advantage)
     )
     return Batch(samples=samples, temperature=temperature, metrics=_metrics(episodes, rows, samples, tally))
 
@@ -93,7 +125,10 @@ def _groups(
         if episode.outcome.kind == "failed":
             tally.dropped[f"failed:{episode.outcome.cause}"] += 1
             continue
-        for trajectory in episode.trajectories:
+        trained = [t for t in episode.trajectories if not t.frozen]
+        if not trained:
+            raise RecordError(f"episode {episode.id}: none of its agents is played by a trained policy")
+        for trajectory in trained:
             if not trajectory.reward.ok:
                 tally.dropped[f"reward:{trajectory.reward.status}"] += 1
             elif not trajectory.segments:
@@ -104,9 +139,10 @@ def _groups(
 
 
 def _advantage_rows(
-    members: Sequence[tuple[Episode, Trajectory]], estimator: Estimator, tally: _Tally
+    members: Sequence[tuple[Episode, Trajectory]], estimator: Estimator, credit: Credit, tally: _Tally
 ) -> list[_Row]:
-    if len(members) < 2:
+    compares = estimator is not no_baseline
+    if compares and len(members) < 2:
         tally.dropped["group:singleton"] += len(members)
         return []
     rewards = [t.reward.value for _, t in members if t.reward.value is not None]
@@ -116,11 +152,24 @@ def _advantage_rows(
     tally.rewards.extend(rewards)
     tally.num_groups += 1
     tally.num_zero_groups += not advantages.any()
+    if compares and not advantages.any():
+        credit = _BROADCAST  # nobody did better than anybody, so no token did
+    scale = 1.0 if credit.is_uniform else scale_of(estimator, rewards)
     return [
-        _Row(episode, trajectory, index, segment, float(advantage))
+        _Row(episode, trajectory, index, trajectory.segments[index], row)
         for (episode, trajectory), advantage in zip(members, advantages, strict=True)
-        for index, segment in enumerate(trajectory.segments)
+        for index, row in enumerate(token_advantages(trajectory, float(advantage), scale, credit))
     ]
+
+
+def _without_overlong(rows: Sequence[_Row], tally: _Tally) -> list[_Row]:
+    overlong = {
+        (r.episode.id, r.trajectory.agent)
+        for r in rows
+        if (r.trajectory.outcome or r.episode.outcome).stop in OVERLONG_STOPS
+    }
+    tally.dropped["overlong"] += len(overlong)
+    return [r for r in rows if (r.episode.id, r.trajectory.agent) not in overlong]
 
 
 def _sample(row: _Row, weight: np.ndarray) -> TrainingSample:
@@ -137,7 +186,7 @@ def _sample(row: _Row, weight: np.ndarray) -> TrainingSample:
         token_ids=row.segment.token_ids,
         loss_mask=mask,
         rollout_logprobs=row.segment.logprobs,
-        advantages=np.where(mask, np.float32(row.advantage), np.float32(0)),
+        advantages=row.advantages.astype(np.float32),
         weights=weight,
         weight_versions=versions,
     )

@@ -16,6 +16,19 @@ TEMPERATURE = 0.8
 TIS_CLIP, ENTROPY_COEF, KL_COEF = 1.05, 0.02, 0.1
 LR, CLIP_GRAD, ADAM_EPS, WEIGHT_DECAY = 1e-2, 0.05, 1e-3, 0.1
 
+ROW_LOSSES = {
+    "gspo": {"pg_loss_type": "gspo", "old_logprobs": "rollout", "eps_clip": 0.3, "eps_clip_high": 0.4},
+    "rejection": {
+        "tis_clip": 0.2,
+        "tis_clip_low": 0.01,
+        "tis_level": "sequence",
+        "rs_lower_bound": 0.25,
+        "rs_upper_bound": 1.6,
+    },
+    "custom": {"loss_type": "custom_loss", "custom_loss_function_path": "oracle:custom_loss"},
+}
+"""Losses in which a token depends on its whole row, or which read whole logits."""
+
 SHAPES = {
     "llama": {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72},
     "qwen2": {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64},
@@ -97,6 +110,58 @@ def loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
             term = policy - ENTROPY_COEF * entropy + KL_COEF * gap**2 / 2
             total = total + float(sample.weights[t]) * term
     return total
+
+
+def custom_loss(args, batch, logits, sum_of_sample_mean):
+    """A loss of a user's own: policy gradient, and a penalty on large logits."""
+    log_probs, advantages = torch.cat(batch["current_log_probs"]), torch.cat(batch["advantages"])
+    penalty = logits.square().mean(-1)
+    loss = sum_of_sample_mean(-advantages * log_probs + 0.01 * penalty)
+    return loss, {"share": sum_of_sample_mean(torch.ones_like(log_probs)), "name": loss}
+
+
+def row_loss(model: torch.nn.Module, batch: Batch, name: str) -> tuple[torch.Tensor, float]:
+    """Loss of one of ROW_LOSSES, and the share of tokens in rejected rows."""
+    settings, total, rejected, count = ROW_LOSSES[name], torch.zeros(()), 0, 0
+    for sample in batch.samples:
+        places = np.flatnonzero(sample.loss_mask)
+        chosen, penalty = [], []
+        ids = torch.from_numpy(sample.token_ids.astype(np.int64))
+        logits = model(ids[None], use_cache=False).logits[0, :-1] / batch.temperature
+        for t in places:
+            chosen.append(torch.log_softmax(logits[t - 1], -1)[ids[t]])
+            penalty.append(logits[t - 1].square().mean())
+        log_probs = torch.stack(chosen)
+        where = [
+            torch.from_numpy(x[places]) for x in (sample.advantages, sample.weights, sample.rollout_logprobs)
+        ]
+        advantages, weights, rollout = where
+        gaps = (log_probs - rollout).detach()
+        unit = (log_probs - log_probs.detach()).exp()
+        count += len(places)
+        if name == "gspo":
+            ratio = gaps.mean().exp() * unit
+            low, high = 1 - settings["eps_clip"], 1 + settings["eps_clip_high"]
+            terms = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
+        elif name == "rejection":
+            inside = settings["rs_lower_bound"] <= gaps.mean().exp() <= settings["rs_upper_bound"]
+            rejected += 0 if inside else len(places)
+            product = gaps.sum().exp().item()
+            weight = min(max(product, settings["tis_clip_low"]), settings["tis_clip"])
+            terms = -weight * advantages * unit * float(inside)
+        else:
+            terms = -advantages * log_probs + 0.01 * torch.stack(penalty)
+        total = total + (weights * terms).sum()
+    return total, rejected / count
+
+
+def row_loss_and_norm(model: torch.nn.Module, batch: Batch, name: str) -> tuple[float, float, float]:
+    """Loss, gradient norm, share of tokens in rejected rows."""
+    model.zero_grad()
+    value, rejected = row_loss(model, batch, name)
+    value.backward()
+    norms = [torch.linalg.vector_norm(p.grad) for p in model.parameters() if p.grad is not None]
+    return value.item(), torch.linalg.vector_norm(torch.stack(norms)).item(), rejected
 
 
 def gradients(model: torch.nn.Module, batch: Batch) -> tuple[float, dict[str, torch.Tensor], float]:

@@ -53,6 +53,8 @@ FAMILIES = {
 }
 CASES = [(family, name) for family, layouts in FAMILIES.items() for name in layouts]
 CASES += [("qwen3", name) for name in TWO]
+ROW_LAYOUTS = ("small-micro-batches", "dp2", "tp2-sequence-parallel", "pp2", "cp2")
+"""Of qwen3: where a row's tokens, or the ranks that see them, are split in a way of their own."""
 
 
 class Runs:
@@ -73,13 +75,24 @@ class Runs:
         first = replace(batch, samples=batch.samples[:1])
         one = oracle.gradients(oracle.load(self.folder(family)), first)
         trained = oracle.train(oracle.load(self.folder(family)), batch, 2)
-        return {"loss": value, "gradients": gradients, "norm": norm, "one_row": one, "trained": trained}
+        model = oracle.load(self.folder(family))
+        rows = {name: oracle.row_loss_and_norm(model, batch, name) for name in oracle.ROW_LOSSES}
+        return {
+            "loss": value,
+            "gradients": gradients,
+            "norm": norm,
+            "one_row": one,
+            "trained": trained,
+            "row_losses": rows,
+        }
 
     @functools.cache  # noqa: B019
     def started(self, family: str, num_ranks: int) -> Path:
         output = self.root / f"{family}-{num_ranks}"
         output.mkdir(exist_ok=True)
-        layouts = FAMILIES[family] if num_ranks == 1 else TWO
+        layouts = dict(FAMILIES[family] if num_ranks == 1 else TWO)
+        for name in set(ROW_LAYOUTS) & set(layouts) if family == "qwen3" else ():
+            layouts[name] = layouts[name] | {"row_losses": True}
         run_ranks(num_ranks, self.folder(family), output, layouts)
         return output
 
@@ -155,6 +168,29 @@ def test_loss_gradients_and_norm_are_those_of_plain_torch(runs, family, name):
     assert found["metrics"]["grad_norm"] == pytest.approx(expected["norm"], rel=1e-5)
     if "gradients" in found:
         assert largest_relative_error(found["gradients"], expected["gradients"]) < 1e-5
+
+
+@pytest.mark.parametrize("loss", sorted(oracle.ROW_LOSSES))
+@pytest.mark.parametrize("name", ROW_LAYOUTS)
+def test_losses_of_whole_rows_and_of_the_users_own_are_those_of_plain_torch(runs, name, loss):
+    """However a row is split over ranks: its ratio, its weight and its rejection are those of the row."""
+    found = runs.found("qwen3", name)["row_losses"][loss]
+    value, norm, rejected = runs.oracle("qwen3")["row_losses"][loss]
+    assert found["loss"] == pytest.approx(value, rel=1e-4)
+    assert found["grad_norm"] == pytest.approx(norm, rel=1e-4)
+    assert found["rejected_fraction"] == pytest.approx(rejected)
+    if loss == "rejection":
+        assert 0 < rejected < 1
+    if loss == "custom":
+        # The weights of the batch sum to 1; a metric cannot take the place of one of the trainer's.
+        assert found["share"] == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ROW_LAYOUTS)
+def test_a_loss_that_reads_what_samples_lack_names_the_sample(runs, name):
+    for message in runs.found("qwen3", name)["row_losses"]["no-teacher"]:
+        assert "sample e0/agent/0" in message
+        assert "teacher_logprobs" in message
 
 
 @pytest.mark.parametrize(("family", "name"), CASES)

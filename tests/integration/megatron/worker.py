@@ -22,8 +22,10 @@ def main() -> None:
     init_process_group()  # once: the trainers come and go
     model, output = Path(sys.argv[1]), Path(sys.argv[2])
     for name, layout in json.loads(sys.argv[3]).items():
-        resume_as = layout.pop("resume_as", None)
+        resume_as, of_rows = layout.pop("resume_as", None), layout.pop("row_losses", False)
         found = {"parity": parity(model, layout), "training": training(model, layout)}
+        if of_rows:
+            found["row_losses"] = row_losses(model, layout)
         if resume_as is not None:
             folder = output / f"checkpoint-{name}"
             found["resume"] = resume(model, layout, layout | resume_as, folder)
@@ -39,9 +41,9 @@ def make_trainer(model: Path, layout: dict[str, Any], **settings: Any) -> Any:
     from vime_trainers.megatron.config import MegatronConfig
     from vime_trainers.megatron.trainer import MegatronTrainer
 
-    loss = LossConfig(tis_clip=oracle.TIS_CLIP, entropy_coef=oracle.ENTROPY_COEF, kl_coef=oracle.KL_COEF)
-    values = {"log_probs_chunk_size": 16, "max_tokens_per_gpu": 64} | layout | settings
-    return MegatronTrainer(MegatronConfig(hf_checkpoint=str(model), loss=loss, **values))
+    loss = LossConfig(tis_clip=oracle.TIS_CLIP, entropy_coef=oracle.ENTROPY_COEF, kl_loss_coef=oracle.KL_COEF)
+    values = {"log_probs_chunk_size": 16, "max_tokens_per_gpu": 64, "loss": loss} | layout | settings
+    return MegatronTrainer(MegatronConfig(hf_checkpoint=str(model), **values))
 
 
 def parity(model: Path, layout: dict[str, Any]) -> dict[str, Any]:
@@ -80,6 +82,25 @@ def parity(model: Path, layout: dict[str, Any]) -> dict[str, Any]:
         trainer.model.decoder.layers[0].mlp.linear_fc2.weight[0, 0] = float("nan")
     found["non_finite"] = raised(NonFiniteError, lambda: trainer.update(batch))
     found["version_after_non_finite"] = trainer.version
+    trainer.close()
+    return found
+
+
+def row_losses(model: Path, layout: dict[str, Any]) -> dict[str, Any]:
+    """Metrics of losses that need more of a micro-batch than one token at a time."""
+    import oracle
+
+    from vime_agents.errors import RecordError
+    from vime_trainers.losses.config import LossConfig
+
+    found: dict[str, Any] = {}
+    for name, settings in oracle.ROW_LOSSES.items():
+        trainer = make_trainer(model, layout, lr=0.0, clip_grad=0.0, loss=LossConfig(**settings))
+        found[name] = trainer.update(oracle.make_batch(9))
+        trainer.close()
+    loss = LossConfig(opd_kl_coef=1.0)
+    trainer = make_trainer(model, layout, loss=loss)
+    found["no-teacher"] = raised(RecordError, lambda: trainer.update(oracle.make_batch(9)))
     trainer.close()
     return found
 

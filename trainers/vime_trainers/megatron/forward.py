@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.families import ModelShape
-from vime_trainers.megatron.log_probs import token_log_probs, whole_hidden
+from vime_trainers.megatron.log_probs import token_log_probs, whole_hidden, whole_logits
 from vime_trainers.megatron.micro_batches import MicroBatch
 from vime_trainers.megatron.model import PolicyModel
 
@@ -73,4 +73,25 @@ def selected_log_probs(
         chunk_size=config.log_probs_chunk_size,
         group=group,
         entropy_grad=entropy_grad,
+    )
+
+
+def selected_logits(
+    model: PolicyModel,
+    config: MegatronConfig,
+    shape: ModelShape,
+    micro_batch: MicroBatch,
+    hidden: Tensor,
+    *,
+    temperature: float,
+) -> Tensor:
+    """[num_selected, vocabulary] logits of a micro-batch's selected targets, all at once."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
+    return whole_logits(
+        rows[micro_batch.selected],
+        model.output_weight(),
+        vocab_size=shape.vocab_size,
+        temperature=temperature,
+        group=group,
     )

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from megatron.core.tensor_parallel.mappings import (
     copy_to_tensor_model_parallel_region,
     gather_from_sequence_parallel_region,
+    gather_from_tensor_model_parallel_region,
     reduce_from_tensor_model_parallel_region,
 )
 from torch import Tensor
@@ -59,6 +60,19 @@ def whole_hidden(hidden: Tensor, *, sequence_parallel: bool, group: dist.Process
     else:
         hidden = copy_to_tensor_model_parallel_region(hidden, group=group)
     return hidden.squeeze(1)
+
+
+def whole_logits(
+    hidden: Tensor, weight: Tensor, *, vocab_size: int, temperature: float, group: dist.ProcessGroup
+) -> Tensor:
+    """[num_tokens, vocab_size] float32 logits, divided by the temperature, on every tensor-parallel rank.
+
+    For a loss that needs them whole; arguments as in `token_log_probs`.
+    """
+    logits = F.linear(hidden, weight).float()
+    if group.size() > 1:
+        logits = gather_from_tensor_model_parallel_region(logits, group=group)
+    return logits[:, :vocab_size] / temperature
 
 
 def _chunk_log_probs(

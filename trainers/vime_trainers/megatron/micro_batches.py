@@ -20,6 +20,16 @@ from torch import Tensor
 from vime_agents.errors import ConfigError
 from vime_agents.trainer import TrainingSample
 
+VALUES = (
+    "rollout_logprobs",
+    "advantages",
+    "weights",
+    "old_logprobs",
+    "reference_logprobs",
+    "teacher_logprobs",
+)
+"""Fields of a sample that travel with its tokens."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -35,7 +45,7 @@ class Row:
     mask: NDArray[np.bool_]
     """[num_inputs] predictions that are wanted."""
     values: NDArray[np.float32]
-    """[3, num_inputs] rollout log-probs, advantages, weights of the targets."""
+    """[len(VALUES), num_inputs] what is known of the targets; NaN where it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +62,12 @@ class MicroBatch:
     """[num_selected]"""
     slots: Tensor
     """[num_selected] place of each prediction in an array of all predictions of the batch."""
+    rows: Tensor
+    """[num_selected] the row of each prediction, from 0 in this micro-batch."""
+    num_rows: int
+    """Rows of the micro-batch, on every context-parallel rank the same."""
     values: Tensor
-    """[3, num_selected] rollout log-probs, advantages, weights."""
+    """[len(VALUES), num_selected] what is known of the targets; NaN where it is not."""
 
 
 def rows_of_samples(samples: Sequence[TrainingSample]) -> list[Row]:
@@ -62,7 +76,9 @@ def rows_of_samples(samples: Sequence[TrainingSample]) -> list[Row]:
     for sample in samples:
         end = int(np.flatnonzero(sample.loss_mask)[-1])
         ids = sample.token_ids.astype(np.int64)
-        values = np.stack([sample.rollout_logprobs, sample.advantages, sample.weights])[:, 1 : end + 1]
+        unknown = np.full(len(sample), np.nan, np.float32)
+        found = [getattr(sample, name) for name in VALUES]
+        values = np.stack([unknown if x is None else x for x in found])[:, 1 : end + 1]
         row = Row(
             id=sample.id,
             offset=offset,
@@ -88,7 +104,7 @@ def rows_of_tokens(token_rows: Sequence[NDArray[np.int32]]) -> list[Row]:
             inputs=ids[:-1],
             targets=ids[1:],
             mask=np.ones(size, np.bool_),
-            values=np.zeros((3, size), np.float32),
+            values=np.zeros((len(VALUES), size), np.float32),
         )
         rows.append(row)
         offset += size
@@ -142,11 +158,12 @@ def pack(
     if total == 0 or total % unit:
         lengths.append(unit - total % unit)
     count = sum(lengths)
-    ids, targets, slots = (np.zeros(count, np.int64) for _ in range(3))
-    mask, values = np.zeros(count, np.bool_), np.zeros((3, count), np.float32)
+    ids, targets, slots, numbers = (np.zeros(count, np.int64) for _ in range(4))
+    mask, values = np.zeros(count, np.bool_), np.zeros((len(VALUES), count), np.float32)
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    for row, start in zip(rows, bounds, strict=False):
+    for number, (row, start) in enumerate(zip(rows, bounds, strict=False)):
         part = slice(start, start + len(row.inputs))
+        numbers[part] = number
         ids[part], targets[part], mask[part] = row.inputs, row.targets, row.mask
         values[:, part] = row.values
         slots[part] = row.offset + np.arange(len(row.inputs))
@@ -170,6 +187,8 @@ def pack(
         selected=torch.from_numpy(selected).to(device),
         targets=torch.from_numpy(targets[chosen]).to(device),
         slots=torch.from_numpy(slots[chosen]).to(device),
+        rows=torch.from_numpy(numbers[chosen]).to(device),
+        num_rows=len(rows),
         values=torch.from_numpy(values[:, chosen]).to(device),
     )
 

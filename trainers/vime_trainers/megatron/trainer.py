@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,19 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vime_agents.errors import ConfigError, NonFiniteError
-from vime_agents.trainer import Batch
+from vime_agents.errors import ConfigError, NonFiniteError, RecordError
+from vime_agents.trainer import Batch, TrainingSample
+from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.corrections import effective_sample_share
-from vime_trainers.losses.token_loss import SUMS, token_loss
+from vime_trainers.losses.custom import custom_loss, load_custom_loss
+from vime_trainers.losses.distribution import log_probs_and_entropy
+from vime_trainers.losses.rows import Rows
+from vime_trainers.losses.token_loss import SUMS, TokenInputs, TokenLoss, token_loss
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.device import cpu_compat, device, has_cuda, init_process_group, install_cpu_shims
 from vime_trainers.megatron.families import read_model_shape
-from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs
+from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
 from vime_trainers.megatron.micro_batches import MicroBatch, Row, pack, plan, rows_of_samples, rows_of_tokens
 from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
 
@@ -44,6 +49,8 @@ class MegatronTrainer:
 
     def __init__(self, config: MegatronConfig) -> None:
         self.config = config
+        path = config.loss.custom_loss_function_path
+        self._custom_loss = None if path is None else load_custom_loss(path)
         self.shape = read_model_shape(config.hf_checkpoint)
         self.version = 0
         self.num_skipped = 0
@@ -75,7 +82,9 @@ class MegatronTrainer:
         Raises:
             NonFiniteError: NaN or infinity in the loss or the gradient; the weights are as they were.
             ConfigError: a row is longer than `max_tokens_per_gpu`.
+            RecordError: a sample lacks log-probs that the loss reads.
         """
+        _refuse_missing(batch.samples, self.config.loss)
         if not batch.samples:
             self.num_skipped += 1
             return {
@@ -96,7 +105,7 @@ class MegatronTrainer:
                 lambda micro, hidden: self._loss(micro, hidden, batch.temperature, totals),
                 forward_only=False,
             )
-            sums, max_diff = totals.reduce()
+            sums, max_diff, custom = totals.reduce()
             computed = time.perf_counter()
             self._refuse_non_finite(sums["loss"], "loss", rows, totals.bad_slots)
             self.optimizer.prepare_grads()
@@ -106,18 +115,21 @@ class MegatronTrainer:
             self.optimizer.step()
         self.version += 1
         done = time.perf_counter()
-        return _metrics(sums) | {
-            "grad_norm": float(norm),
-            "lr": self._learning_rate(self.version - 1),
-            "max_rollout_train_logprob_diff": max_diff,
-            "num_tokens": float(batch.num_tokens),
-            "num_trainable_tokens": float(batch.num_trainable),
-            "num_micro_batches": float(len(micro_batches)),
-            "num_skipped_updates": float(self.num_skipped),
-            "forward_backward_s": computed - started,
-            "optimizer_s": done - computed,
-            "tokens_per_s": batch.num_tokens / (done - started),
-        }
+        return (
+            custom
+            | _metrics(sums, max_diff, self.config.loss)
+            | {
+                "grad_norm": float(norm),
+                "lr": self._learning_rate(self.version - 1),
+                "num_tokens": float(batch.num_tokens),
+                "num_trainable_tokens": float(batch.num_trainable),
+                "num_micro_batches": float(len(micro_batches)),
+                "num_skipped_updates": float(self.num_skipped),
+                "forward_backward_s": computed - started,
+                "optimizer_s": done - computed,
+                "tokens_per_s": batch.num_tokens / (done - started),
+            }
+        )
 
     def _micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
         config = self.config
@@ -140,31 +152,41 @@ class MegatronTrainer:
         ]
 
     def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: _Totals) -> Tensor:
-        if not micro.selected.numel():
+        shares_rows = self.config.loss.needs_rows and self.config.context_parallel_size > 1
+        if not micro.selected.numel() and not shares_rows:
             return hidden.float().sum() * 0.0  # still part of the graph: every rank runs the same backward
-        config = self.config
-        log_probs, entropy = selected_log_probs(
-            self.model,
-            config,
-            self.shape,
-            micro,
-            hidden,
-            temperature=temperature,
-            entropy_grad=config.loss.entropy_coef != 0,
-        )
-        rollout, advantages, weights = micro.values
-        result = token_loss(
-            config.loss,
+        log_probs, result = self._token_loss(micro, hidden, temperature)
+        totals.add(result)
+        if not torch.isfinite(result.loss):
+            totals.bad_slots.extend(micro.slots[~torch.isfinite(log_probs)].tolist())
+        return result.loss
+
+    def _token_loss(self, micro: MicroBatch, hidden: Tensor, temperature: float) -> tuple[Tensor, TokenLoss]:
+        """Log-probs of the selected tokens, and their loss."""
+        config, place = self.config, (self.model, self.config, self.shape, micro, hidden)
+        logits = None
+        if self._custom_loss is None:
+            log_probs, entropy = selected_log_probs(
+                *place, temperature=temperature, entropy_grad=config.loss.entropy_coef != 0
+            )
+        else:
+            logits = selected_logits(*place, temperature=temperature)
+            log_probs, entropy = log_probs_and_entropy(logits, micro.targets)
+        rollout, advantages, weights, old, reference, teacher = micro.values
+        tokens = TokenInputs(
             log_probs=log_probs,
             entropy=entropy,
             rollout_log_probs=rollout,
             advantages=advantages,
             weights=weights,
+            rows=Rows(micro.rows, micro.num_rows, _add_up_row_parts),
+            old_log_probs=old,
+            reference_log_probs=reference,
+            teacher_log_probs=teacher,
         )
-        totals.add(result.sums, result.max_abs_diff)
-        if not torch.isfinite(result.loss):
-            totals.bad_slots.extend(micro.slots[~torch.isfinite(log_probs)].tolist())
-        return result.loss
+        if self._custom_loss is None or logits is None:
+            return log_probs, token_loss(config.loss, tokens)
+        return log_probs, custom_loss(self._custom_loss, config.loss, tokens, micro.targets, logits)
 
     def _refuse_non_finite(self, value: float, what: str, rows: Sequence[Row], bad_slots: list[int]) -> None:
         """All ranks see the same value, so all of them raise."""
@@ -253,19 +275,26 @@ class _Totals:
         where = device()
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=where)
         self.max_diff = torch.zeros((), dtype=torch.float64, device=where)
+        self.custom: Counter[str] = Counter()
         self.bad_slots: list[int] = []
 
-    def add(self, sums: Tensor, max_diff: Tensor) -> None:
-        self.sums += sums
-        self.max_diff = torch.maximum(self.max_diff, max_diff.double())
+    def add(self, result: TokenLoss) -> None:
+        self.sums += result.sums
+        self.max_diff = torch.maximum(self.max_diff, result.max_abs_diff.double())
+        for name, value in result.custom.items():
+            self.custom[name] += value.item()
 
-    def reduce(self) -> tuple[dict[str, float], float]:
-        """The sums by name and the largest difference: the same on every rank."""
+    def reduce(self) -> tuple[dict[str, float], float, dict[str, float]]:
+        """The sums by name, the largest difference, a custom loss's metrics: the same on every rank."""
         _sum_over_ranks(self.sums)
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         dist.all_reduce(self.max_diff, op=dist.ReduceOp.MAX, group=group)
         _from_last_stage(self.max_diff)
-        return dict(zip(SUMS, self.sums.tolist(), strict=True)), self.max_diff.item()
+        return (
+            dict(zip(SUMS, self.sums.tolist(), strict=True)),
+            self.max_diff.item(),
+            _sum_of_counters(self.custom),
+        )
 
 
 def _sum_over_ranks(values: Tensor) -> None:
@@ -280,17 +309,47 @@ def _from_last_stage(values: Tensor) -> None:
         dist.broadcast(values, src=parallel_state.get_pipeline_model_parallel_last_rank(), group=group)
 
 
-def _metrics(sums: dict[str, float]) -> dict[str, float]:
+def _sum_of_counters(mine: Counter[str]) -> dict[str, float]:
+    """Added up over all ranks; of tensor-parallel ranks, which all have the same, one counts."""
+    found: list[Any] = [None] * dist.get_world_size()
+    counts = parallel_state.get_tensor_model_parallel_rank() == 0
+    dist.all_gather_object(found, dict(mine) if counts else {})
+    names = sorted({name for part in found for name in part})
+    return {name: math.fsum(part.get(name, 0.0) for part in found) for name in names}
+
+
+def _add_up_row_parts(totals: Tensor) -> None:
+    group = parallel_state.get_context_parallel_group()
+    if group.size() > 1:
+        dist.all_reduce(totals, group=group)
+
+
+def _refuse_missing(samples: Sequence[TrainingSample], loss: LossConfig) -> None:
+    needed = loss.sample_fields
+    if loss.loss_type != "sft_loss":
+        needed = ("rollout_logprobs", *needed)
+    for sample in samples:
+        for name in needed:
+            values = getattr(sample, name)
+            if values is None or np.isnan(values[sample.loss_mask]).any():
+                raise RecordError(f"sample {sample.id}: this loss reads {name}, which it does not have")
+
+
+def _metrics(sums: dict[str, float], max_diff: float, loss: LossConfig) -> dict[str, float]:
     count = sums["count"]
-    return {
-        "loss": sums["loss"],
+    found = {"loss": sums["loss"], "entropy": sums["entropy"] / count}
+    if loss.loss_type == "sft_loss":
+        return found  # nothing was sampled, so there is nothing to compare with
+    return found | {
         "pg_loss": sums["pg_loss"],
-        "entropy": sums["entropy"] / count,
         "kl_k3": sums["kl_k3"] / count,
         "mean_rollout_train_logprob_diff": sums["abs_diff"] / count,
+        "max_rollout_train_logprob_diff": max_diff,
         "ratio_mean": sums["ratio"] / count,
         "clip_fraction": sums["clipped"] / count,
         "tis_clip_fraction": sums["tis_clipped"] / count,
+        "rejected_fraction": sums["rejected"] / count,
+        "clamped_fraction": sums["clamped"] / count,
         "ess": effective_sample_share(sums["is_weight"], sums["is_weight_squared"], count),
     }
 

@@ -255,17 +255,14 @@ def _weights_dir(config: TrainConfig) -> Path:
 
 def megatron_config(config: TrainConfig) -> MegatronConfig:
     """The trainer's part of the config; the loss has its own names."""
-    loss = LossConfig(
-        policy_loss=config.policy_loss,
-        old_logprobs=config.old_logprobs,
-        eps_clip=config.eps_clip,
-        eps_clip_high=config.upper_clip,
-        dual_clip=config.dual_clip,
-        tis_clip=config.tis_clip if config.use_tis else None,
-        entropy_coef=config.entropy_coef,
-        kl_coef=config.kl_coef,
-        kl_estimator=config.kl_estimator,
-    )
+    special = {
+        "eps_clip_high": config.upper_clip,
+        "tis_clip": config.tis_clip if config.use_tis else None,
+        "kl_reference": "rollout",
+        "opd_kl_coef": 0.0,
+    }
+    same = set(LossConfig.__dataclass_fields__) - set(special)
+    loss = LossConfig(**special, **{name: getattr(config, name) for name in same})
     shared = set(MegatronConfig.__dataclass_fields__) - {"loss"}
     return MegatronConfig(loss=loss, **{name: getattr(config, name) for name in shared})
 

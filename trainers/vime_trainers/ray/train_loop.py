@@ -22,7 +22,8 @@ from vime_agents.episode import Episode
 from vime_agents.errors import TrainerError, WeightSyncError
 from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
 from vime_agents.evaluation.report import Tally
-from vime_agents.learning.advantages import dr_grpo, get_estimator
+from vime_agents.learning.advantages import WHITENED, dr_grpo, get_estimator
+from vime_agents.learning.credit import Credit
 from vime_agents.learning.group_rewards import add_group_rewards
 from vime_agents.learning.samples import build_batch
 from vime_agents.policy import Sampling
@@ -113,6 +114,9 @@ class _Loop:
         self.estimator = get_estimator(config.advantage_estimator)
         if config.disable_grpo_std_normalization:
             self.estimator = dr_grpo
+        self.credit = Credit(
+            use_turn_rewards=config.use_turn_rewards, gamma=config.gamma, turn_gamma=config.turn_gamma
+        )
         self.sampling = Sampling(
             temperature=config.rollout_temperature,
             top_p=config.rollout_top_p,
@@ -142,16 +146,22 @@ class _Loop:
 
     async def rollout_and_update(self, rollout: int) -> None:
         """One turn of the loop: rollout r makes update r + 1."""
-        update = rollout + 1
+        config, update = self.config, rollout + 1
         self.seconds = {}
         with self.phase("rollout"):
             episodes = await self.collect(rollout)
         batch = build_batch(
             episodes,
             estimator=self.estimator,
-            aggregation=self.config.loss_aggregation,
-            temperature=self.config.rollout_temperature,
-            keep_zero_advantage=bool(self.config.entropy_coef or self.config.kl_coef),
+            credit=self.credit,
+            whitened=config.normalize_advantages or config.advantage_estimator in WHITENED,
+            aggregation=config.loss_aggregation,
+            norm_length=config.loss_norm_length,
+            overlong_filter=config.overlong_filter,
+            temperature=config.rollout_temperature,
+            # A custom loss may do with them what it likes.
+            keep_zero_advantage=config.loss_type == "custom_loss"
+            or bool(config.entropy_coef or config.kl_coef or config.kl_loss_coef),
         )
         with self.phase("train"):
             trained = await asyncio.to_thread(self.processes.trainer.update, batch)

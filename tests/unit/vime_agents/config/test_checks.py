@@ -45,6 +45,24 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ),
         ({"label_key": "answer"}, ["--label-key", "--prompt-data"]),
         ({"use_tis": True, "old_logprobs": "rollout"}, ["--use-tis", "--old-logprobs rollout"]),
+        ({"advantage_estimator": "gspo"}, ["--advantage-estimator grpo --pg-loss-type gspo"]),
+        ({"advantage_estimator": "rloo", "gamma": 0.9}, ["--gamma 0.9", "rloo"]),
+        ({"turn_gamma": 0.9}, ["--turn-gamma 0.9", "--use-turn-rewards"]),
+        ({"advantage_estimator": "m:f", "use_turn_rewards": True}, ["--use-turn-rewards", "m:f"]),
+        ({"loss_norm_length": 9}, ["--loss-norm-length 9", "token-mean"]),
+        ({"loss_aggregation": "seq-mean-token-sum-norm"}, ["--loss-norm-length None"]),
+        ({"loss_type": "custom_loss"}, ["--custom-loss-function-path None", "custom_loss"]),
+        ({"custom_loss_function_path": "m:f"}, ["--custom-loss-function-path m:f", "policy_loss"]),
+        (
+            {"loss_type": "custom_loss", "custom_loss_function_path": "m:f", "kl_coef": 0.1},
+            ["--kl-coef", "custom_loss"],
+        ),
+        ({"pg_loss_type": "cispo", "eps_clip_c": 3.0}, ["--eps-clip-c", "cispo"]),
+        ({"use_tis": True, "tis_clip": 2.0, "tis_clip_low": 3.0}, ["--tis-clip-low 3.0", "2.0"]),
+        ({"tis_mode": "mask"}, ["--tis-mode", "--use-tis"]),
+        ({"kl_coef": 0.1, "kl_loss_coef": 0.2}, ["--kl-coef 0.1", "--kl-loss-coef 0.2"]),
+        ({"kl_loss_coef": 0.1, "kl_loss_type": "k1"}, ["--kl-loss-type k1", "gradient", "zero"]),
+        ({"use_unbiased_kl": True}, ["--use-unbiased-kl", "k2"]),
     ],
 )
 def test_a_contradiction_names_the_flags_and_their_values(settings, told):
@@ -78,6 +96,11 @@ def test_the_upper_clip_follows_the_lower_one_unless_given():
     assert TrainConfig(**REQUIRED, eps_clip=0.3, eps_clip_high=0.0).upper_clip == 0.0
 
 
+def test_reinforce_plus_plus_compares_nothing_so_one_episode_of_a_task_is_enough():
+    config = TrainConfig(**REQUIRED, advantage_estimator="reinforce_plus_plus", n_samples_per_prompt=1)
+    assert config.gamma == 1.0
+
+
 def test_names_of_estimators_and_aggregations_are_those_of_learning():
     assert sorted(ESTIMATORS) == sorted(advantages.ESTIMATORS)
     assert options_of(TrainConfig)["loss_aggregation"].choices == aggregation.AGGREGATIONS
@@ -89,6 +112,10 @@ def test_every_setting_of_the_trainer_and_its_loss_has_a_flag_with_the_same_defa
     defaults |= {f.name: f.default for f in dataclasses.fields(LossConfig)}
     # `seed` is the run's; the two clips depend on a second flag.
     differ = {"hf_checkpoint", "seed", "eps_clip_high", "tis_clip"}
+    # A run has no reference model and no teacher; a trainer alone takes their log-probs with the samples.
+    for name in ("kl_reference", "opd_kl_coef"):
+        assert defaults.pop(name) is not None
+        assert name not in options
     assert sorted(set(defaults) - set(options)) == []
     assert {n: options[n].default for n in defaults if n not in differ} == {
         n: d for n, d in defaults.items() if n not in differ

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.unit.vime_agents.episodes import make_episode, make_log
-from vime_agents.episode import Episode
+from vime_agents.episode import Episode, Outcome
 from vime_agents.errors import RecordError
-from vime_agents.learning.advantages import dr_grpo
-from vime_agents.learning.samples import build_batch
+from vime_agents.learning.advantages import Estimator, dr_grpo, grpo, no_baseline
+from vime_agents.learning.credit import Credit
+from vime_agents.learning.samples import OVERLONG_STOPS, build_batch
 from vime_agents.token_log import Piece, SampledTokens
 from vime_agents.trainer import Batch
 
 
-def build(episodes: list[Episode], **kwargs: object) -> Batch:
-    return build_batch(episodes, estimator=dr_grpo, temperature=1.0, **kwargs)  # type: ignore[arg-type]
+def build(episodes: list[Episode], estimator: Estimator = dr_grpo, **kwargs: object) -> Batch:
+    return build_batch(episodes, estimator=estimator, temperature=1.0, **kwargs)  # type: ignore[arg-type]
 
 
 def advantages(batch: Batch) -> dict[str, float]:
@@ -102,3 +105,130 @@ def test_an_untrusted_reward_is_not_a_zero() -> None:
 def test_the_same_episode_twice_is_refused() -> None:
     with pytest.raises(RecordError, match="'a' occurs 2 times"):
         build([make_episode("a"), make_episode("a")])
+
+
+def with_turn_rewards(episode: Episode, *rewards: float) -> Episode:
+    (trajectory,) = episode.trajectories
+    turns = tuple(replace(t, reward=r) for t, r in zip(trajectory.turns, rewards, strict=True))
+    return replace(episode, trajectories=(replace(trajectory, turns=turns),))
+
+
+def by_turn(batch: Batch, episode_id: str) -> list[float]:
+    """The advantages of the trainable tokens, three to a turn."""
+    sample = next(s for s in batch.samples if s.episode_id == episode_id)
+    values = sample.advantages[sample.loss_mask].reshape(-1, 3)
+    assert (values == values[:, :1]).all()
+    return values[:, 0].tolist()
+
+
+def two_turn_group() -> list[Episode]:
+    """Rewards 3 = 2 + 0 + 1 at the end beyond the turns' own, and 1 = 0 + 1."""
+    return [
+        with_turn_rewards(make_episode("a", "g", 3.0, num_turns=2), 2.0, 0.0),
+        with_turn_rewards(make_episode("b", "g", 1.0, num_turns=2), 0.0, 1.0),
+    ]
+
+
+def test_a_token_answers_only_for_rewards_that_came_after_it() -> None:
+    batch = build(two_turn_group(), credit=Credit(use_turn_rewards=True))
+    # Returns 3 then 1, and 1 then 1, all against the group's mean of 2.
+    assert by_turn(batch, "a") == [1.0, -1.0]
+    assert by_turn(batch, "b") == [-1.0, -1.0]
+
+
+def test_turn_rewards_are_scaled_as_the_group_is() -> None:
+    batch = build(two_turn_group(), estimator=grpo, credit=Credit(use_turn_rewards=True))
+    deviation = np.sqrt(2.0) + 1e-6
+    np.testing.assert_allclose(by_turn(batch, "a"), [1 / deviation, -1 / deviation], rtol=1e-6)
+
+
+def test_later_turns_are_discounted_by_the_turn() -> None:
+    batch = build(two_turn_group(), credit=Credit(use_turn_rewards=True, turn_gamma=0.5))
+    assert by_turn(batch, "a") == [2 + 0.5 - 2, 1 - 2]
+    assert by_turn(batch, "b") == [0.5 - 2, 1 - 2]
+
+
+def test_one_reward_at_the_end_reaches_every_turn_alike() -> None:
+    plain = build([make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 0.0, num_turns=2)])
+    turned = build(
+        [make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 0.0, num_turns=2)],
+        credit=Credit(use_turn_rewards=True),
+    )
+    for first, second in zip(plain.samples, turned.samples, strict=True):
+        np.testing.assert_array_equal(first.advantages, second.advantages)
+
+
+def test_equal_totals_teach_nothing_however_the_turns_earned_them() -> None:
+    episodes = [
+        with_turn_rewards(make_episode("a", "g", 1.0, num_turns=2), 1.0, 0.0),
+        with_turn_rewards(make_episode("b", "g", 1.0, num_turns=2), 0.0, 1.0),
+    ]
+    assert build(episodes, credit=Credit(use_turn_rewards=True)).samples == ()
+
+
+def test_reinforce_plus_plus_discounts_over_what_a_tool_wrote_without_a_break() -> None:
+    """Two turns of three tokens around a tool's two: the return is not reset at them."""
+    batch = build([make_episode("a", "g", 1.0, num_turns=2)], estimator=no_baseline, credit=Credit(gamma=0.9))
+    (sample,) = batch.samples
+    np.testing.assert_allclose(sample.advantages[sample.loss_mask], 0.9 ** np.arange(5, -1, -1.0), rtol=1e-6)
+    assert not sample.advantages[~sample.loss_mask].any()
+
+
+def test_returns_run_through_the_segments_of_a_forked_episode() -> None:
+    log = make_log()
+    log.fork([Piece(token_ids=(30, 31), source="user")], turn=1)
+    log.append_sampled(SampledTokens(token_ids=(40,), logprobs=(-0.5,), versions=((0, 0, 1),)), turn=1)
+    forked = make_episode("a", "g", 1.0, log=log, num_turns=2)
+    batch = build([forked], estimator=no_baseline, credit=Credit(gamma=0.5))
+    found = [s.advantages[s.loss_mask].tolist() for s in batch.samples]
+    assert found == [[0.125, 0.25, 0.5], [1.0]]
+
+
+def test_without_a_baseline_a_single_episode_is_trained_on_and_whitening_is_over_all_groups() -> None:
+    episodes = [*group([1], "a"), *group([0], "b"), *group([0.5], "c")]
+    found = advantages(build(episodes, estimator=no_baseline, whitened=True))
+    values = np.repeat([1.0, 0.0, 0.5], 3)
+    expected = (np.array([1.0, 0.0, 0.5]) - 0.5) / np.sqrt(values.var(ddof=1) + 1e-8)
+    assert found == {
+        "a-0": pytest.approx(expected[0], rel=1e-6),
+        "b-0": pytest.approx(expected[1], rel=1e-6),
+        # c-0 is average: it has no row
+    }
+
+
+def cut(episode: Episode, stop: str) -> Episode:
+    return replace(episode, outcome=Outcome(kind="truncated", stop=stop, detail="8"))
+
+
+@pytest.mark.parametrize("stop", OVERLONG_STOPS)
+def test_the_overlong_filter_is_in_numerator_and_denominator_and_not_in_the_baseline(stop: str) -> None:
+    episodes = group([1, 0, 0, 3])
+    episodes[3] = cut(episodes[3], stop)
+    batch = build(episodes, overlong_filter=True, keep_zero_advantage=True)
+    assert advantages(batch) == {"g-0": 0, "g-1": -1, "g-2": -1}
+    np.testing.assert_allclose(batch.samples[0].weights[2:], 1 / 9)
+    assert batch.metrics["dropped/overlong"] == 1
+    assert len(build(episodes, keep_zero_advantage=True).samples) == 4
+
+
+def test_a_time_out_is_no_way_out_of_the_loss() -> None:
+    episodes = group([1, 0])
+    episodes[1] = cut(episodes[1], "timeout:episode")
+    assert advantages(build(episodes, overlong_filter=True)) == {"g-0": 0.5, "g-1": -0.5}
+
+
+def test_prompt_mean_and_a_constant_norm_reach_the_weights() -> None:
+    episodes = [*group([1, 0], "a"), *group([1, 0, 0, 0], "b")]
+    by_prompt = build(episodes, aggregation="prompt-mean")
+    shares = {s.id: float(s.weights.sum()) for s in by_prompt.samples}
+    assert shares["a-0/agent/0"] == pytest.approx(0.25)
+    assert shares["b-0/agent/0"] == pytest.approx(0.125)
+    constant = build(episodes, aggregation="seq-mean-token-sum-norm", norm_length=100)
+    assert float(constant.samples[0].weights.max()) == pytest.approx(1 / 600)
+
+
+def test_advantages_that_are_not_finite_are_refused_with_the_group() -> None:
+    with pytest.raises(RecordError, match="group 'g'"):
+        build(group([1, 0]), estimator=lambda r: np.full(len(r), np.nan))
+    with pytest.raises(RecordError, match="group 'g'"):
+        build(group([1, 0]), estimator=lambda r: np.zeros(3))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vime_trainers.losses.corrections import token_tis
-from vime_trainers.losses.policy_gradient import log_ratio, ppo_clip_loss, reinforce_loss
+from vime_trainers.losses.policy_gradient import cispo_loss, log_ratio, ppo_clip_loss, reinforce_loss
 
 
 def ppo(ratio: float, advantage: float, *, dual_clip: float | None = 3.0) -> tuple[float, float, bool]:
@@ -97,8 +97,9 @@ def test_masked_entries_may_hold_anything(junk):
     losses = [
         ppo_clip_loss(log_probs, old, advantages, mask, eps_clip=0.5, eps_clip_high=0.5)[0],
         reinforce_loss(log_probs, advantages, mask),
+        cispo_loss(log_probs, old, advantages, mask, eps_clip=0.5, eps_clip_high=0.1)[0],
     ]
-    for loss, value in zip(losses, (-2 * math.exp(0.2), 1.4), strict=True):
+    for loss, value in zip(losses, (-2 * math.exp(0.2), 1.4, 1.1 * 1.4), strict=True):
         assert loss.tolist() == pytest.approx([value, 0.0])
         (gradient,) = torch.autograd.grad(loss.sum(), log_probs)
         assert torch.isfinite(gradient).all()
@@ -123,3 +124,15 @@ def test_extreme_ratios_stay_finite_and_are_reported_as_clamped(gap):
         assert torch.isfinite(torch.autograd.grad(loss.sum(), log_probs)[0]).all()
     weight, _ = token_tis(log_probs, torch.tensor([-80.0, -1.0]), mask, clip=2.0)
     assert torch.isfinite(weight).all()
+
+
+def test_without_a_lower_bound_cispo_keeps_small_weights():
+    """The paper has the upper bound alone: a ratio of 0.5 weighs 0.5."""
+    old = torch.tensor([-1.0 - math.log(0.5), -1.0 - math.log(2.0)], dtype=torch.float64)
+    log_probs = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    advantages, mask = torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.bool)
+    loss, ratio, clipped = cispo_loss(log_probs, old, advantages, mask, eps_clip=1.0, eps_clip_high=0.28)
+    assert loss.tolist() == pytest.approx([0.5, 1.28])
+    assert torch.autograd.grad(loss.sum(), log_probs)[0].tolist() == pytest.approx([-0.5, -1.28])
+    assert ratio.tolist() == pytest.approx([0.5, 2.0])
+    assert clipped.tolist() == [False, True]

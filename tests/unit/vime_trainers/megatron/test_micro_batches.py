@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from vime_agents.errors import ConfigError
 from vime_agents.trainer import TrainingSample
-from vime_trainers.megatron.micro_batches import pack, plan, rows_of_samples, rows_of_tokens
+from vime_trainers.megatron.micro_batches import VALUES, pack, plan, rows_of_samples, rows_of_tokens
 
 CPU = torch.device("cpu")
 
@@ -97,9 +97,33 @@ def test_a_sample_is_cut_after_its_last_trainable_token_and_shifted_by_one():
         advantages=where(np.arange(7.0)),
         weights=where(np.full(7, 0.5)),
         weight_versions=np.zeros(7, np.int32),
+        teacher_logprobs=np.float32([-1 - x for x in range(7)]),
     )
     micro = pack(rows_of_samples([sample]), cp_rank=0, cp_size=1, tp_size=1, device=CPU)
     assert micro.input_ids[0].tolist() == [10, 11, 12, 13]
     assert micro.selected.tolist() == [1, 3]
     assert micro.targets.tolist() == [12, 14]
-    assert micro.values.tolist() == [[-2.0, -4.0], [2.0, 4.0], [0.5, 0.5]]
+    known = dict(zip(VALUES, micro.values.tolist(), strict=True))
+    assert known["rollout_logprobs"] == [-2.0, -4.0]
+    assert known["advantages"] == [2.0, 4.0]
+    assert known["weights"] == [0.5, 0.5]
+    assert known["teacher_logprobs"] == [-3.0, -5.0]
+    assert micro.values[list(VALUES).index("old_logprobs")].isnan().all()
+    assert micro.values[list(VALUES).index("reference_logprobs")].isnan().all()
+
+
+@given(
+    st.lists(st.integers(1, 25), min_size=1, max_size=8),
+    st.sampled_from([1, 2, 4]),
+)
+def test_every_prediction_knows_its_row_on_every_context_parallel_rank(lengths, cp_size):
+    rows = rows_of_lengths(lengths)
+    counts = np.zeros(len(lengths), int)
+    for rank in range(cp_size):
+        share = pack(rows, cp_rank=rank, cp_size=cp_size, tp_size=1, device=CPU)
+        assert share.num_rows == len(lengths)
+        assert share.rows.tolist() == sorted(share.rows.tolist())
+        for slot, row in zip(share.slots.tolist(), share.rows.tolist(), strict=True):
+            assert rows[row].offset <= slot < rows[row].offset + len(rows[row].inputs)
+        counts += np.bincount(share.rows.numpy(), minlength=len(lengths))
+    assert counts.tolist() == lengths

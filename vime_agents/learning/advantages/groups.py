@@ -2,7 +2,8 @@
 
 Notation: R_e reward of episode e, G episodes in the group, mean mu, standard deviation sigma. Every function
 takes the rewards [G] of one group, each episode counted once, and returns advantages [G] (float64).
-A group of one, and a group of equal rewards, give exactly 0: nothing can be learned from either.
+A group of one, and a group of equal rewards, give exactly 0: nothing can be learned from either. The one
+exception is `no_baseline`, which compares nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ def grpo(rewards: Sequence[float]) -> Advantages:
     verl and miles.
     """
     centred = dr_grpo(rewards)
-    if not centred.any():
-        return centred
-    return centred / (np.std(np.asarray(rewards, np.float64), ddof=1) + GRPO_EPSILON)
+    return centred / _grpo_scale(rewards) if centred.any() else centred
 
 
 def dr_grpo(rewards: Sequence[float]) -> Advantages:
@@ -48,7 +47,37 @@ def rloo(rewards: Sequence[float]) -> Advantages:
     return centred * (centred.size / (centred.size - 1)) if centred.size > 1 else centred
 
 
-ESTIMATORS: dict[str, Estimator] = {"grpo": grpo, "dr_grpo": dr_grpo, "rloo": rloo}
+def maxrl(rewards: Sequence[float]) -> Advantages:
+    """(R - mu) / mu, and 0 where mu = 0: rare successes count more. MaxRL, arXiv:2602.02710.
+
+    Raises:
+        ConfigError: a negative reward.
+    """
+    if min(rewards, default=0.0) < 0:
+        raise ConfigError(
+            f"--advantage-estimator maxrl divides by the mean reward, so rewards must be >= 0, got "
+            f"{min(rewards)}: shift the environment's rewards, or use grpo"
+        )
+    centred = dr_grpo(rewards)
+    return centred / float(np.mean(rewards)) if centred.any() else centred
+
+
+def no_baseline(rewards: Sequence[float]) -> Advantages:
+    """R as it is: episodes are compared with nothing but, after whitening, the whole batch."""
+    return np.asarray(rewards, dtype=np.float64).copy()
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "rloo": rloo,
+    "maxrl": maxrl,
+    "reinforce_plus_plus": no_baseline,
+    "reinforce_plus_plus_baseline": dr_grpo,
+}
+
+WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
+"""Estimators whose advantages are whitened over the whole batch. REINFORCE++, arXiv:2501.03262."""
 
 
 def get_estimator(name: str) -> Estimator:
@@ -65,3 +94,25 @@ def get_estimator(name: str) -> Estimator:
             raise ConfigError(f"--advantage-estimator {name!r} is not a function")
         return cast(Estimator, function)
     raise UnknownIdError("advantage estimator", name, ESTIMATORS)
+
+
+def scale_of(estimator: Estimator, rewards: Sequence[float]) -> float:
+    """What the estimator divides by: a reward that came later or earlier counts 1 / scale.
+
+    Raises:
+        ConfigError: an estimator of the user's own, about which this is not known.
+    """
+    if estimator is grpo:
+        return _grpo_scale(rewards)
+    if estimator is maxrl:
+        return float(np.mean(rewards))
+    if estimator in (dr_grpo, rloo, no_baseline):
+        return 1.0
+    raise ConfigError(
+        "--use-turn-rewards and --gamma need to know what the advantage estimator divides by: use "
+        f"{', '.join(ESTIMATORS)}"
+    )
+
+
+def _grpo_scale(rewards: Sequence[float]) -> float:
+    return float(np.std(np.asarray(rewards, np.float64), ddof=1)) + GRPO_EPSILON

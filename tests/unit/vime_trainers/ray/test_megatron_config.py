@@ -1,0 +1,53 @@
+"""What a run's flags make of the trainer's loss."""
+
+from vime_agents.config import TrainConfig
+from vime_trainers.losses.config import LossConfig
+from vime_trainers.ray.processes import megatron_config
+
+
+def loss_of(**settings) -> LossConfig:
+    config = TrainConfig(env="E", hf_checkpoint="m", run_dir="r", **settings)
+    return megatron_config(config).loss
+
+
+def test_without_flags_the_loss_is_the_default():
+    assert loss_of() == LossConfig()
+
+
+def test_flags_reach_the_loss():
+    found = loss_of(
+        pg_loss_type="gspo",
+        eps_clip=3e-4,
+        eps_clip_c=3.0,
+        use_tis=True,
+        tis_clip=5.0,
+        tis_clip_low=0.5,
+        tis_level="sequence",
+        tis_mode="mask",
+        rs_lower_bound=0.99,
+        rs_upper_bound=1.01,
+        rs_veto_threshold=1e-4,
+        kl_loss_coef=0.1,
+        kl_loss_type="k1",
+        use_unbiased_kl=True,
+    )
+    assert found == LossConfig(
+        pg_loss_type="gspo",
+        eps_clip=3e-4,
+        eps_clip_high=3e-4,
+        eps_clip_c=3.0,
+        tis_clip=5.0,
+        tis_clip_low=0.5,
+        tis_level="sequence",
+        tis_mode="mask",
+        rs_lower_bound=0.99,
+        rs_upper_bound=1.01,
+        rs_veto_threshold=1e-4,
+        kl_loss_coef=0.1,
+        kl_loss_type="k1",
+        use_unbiased_kl=True,
+    )
+
+
+def test_a_weight_bound_without_its_switch_is_no_correction():
+    assert loss_of(tis_clip=5.0).tis_clip is None
