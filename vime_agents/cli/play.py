@@ -15,11 +15,11 @@ from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
 from vime_agents.evaluation.evaluate import env_maker, eval_request
+from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policy import Sampling
 from vime_agents.rollout.attempt import Attempt, Truncate
 from vime_agents.rollout.limits import Limits
-from vime_agents.rollout.multi_agent import ANYBODY, assign
 from vime_agents.rollout.play import AGENT, EpisodeRequest
 from vime_agents.rollout.runner import GenerateFunction, Runner
 from vime_agents.task import index_of

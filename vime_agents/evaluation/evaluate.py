@@ -14,10 +14,10 @@ from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
 from vime_agents.evaluation.report import EvalReport, Tally
+from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policy import Policy, Sampling
 from vime_agents.rollout.limits import Limits
-from vime_agents.rollout.multi_agent import ANYBODY, assign
 from vime_agents.rollout.play import EpisodeRequest
 from vime_agents.rollout.runner import Runner
 from vime_agents.rollout.sandboxes import sandbox_pool

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from vime_agents.episode import Outcome, RewardResult, RewardStatus, Trajectory
-from vime_agents.errors import ConfigError, ContractError, ModelError, UnknownIdError
+from vime_agents.errors import ContractError, ModelError
 from vime_agents.messages import Message
+from vime_agents.multi_agent.assign import assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.multi_agent.seat_view import SeatView
 from vime_agents.policy import ContextLengthExceeded, Policy
 from vime_agents.rollout.attempt import Attempt, EpisodeRequest, Truncate
 from vime_agents.rollout.seat import Seat
-
-ANYBODY = "*"
-"""Key of the policy that plays every agent without one of its own."""
 
 
 class MultiAgentPlay(Attempt):
@@ -145,31 +143,3 @@ class MultiAgentPlay(Attempt):
 def is_frozen(policy: Policy) -> bool:
     """Whether a policy says that it is not trained, by `trainable`; else, whether it has no exact tokens."""
     return not getattr(policy, "trainable", policy.exact_tokens)
-
-
-def assign(
-    agents: Sequence[str], roles: Mapping[str, str], policies: Policy | Mapping[str, Policy]
-) -> dict[str, Policy]:
-    """Who plays whom: by an agent's name, else by its role, else by `ANYBODY`.
-
-    Args:
-        agents: who takes part.
-        roles: agent -> role.
-        policies: one policy for everybody; or name, role or `ANYBODY` -> policy.
-
-    Raises:
-        UnknownIdError: a key is neither an agent nor a role. ConfigError: an agent has no policy.
-    """
-    if not isinstance(policies, Mapping):
-        return dict.fromkeys(agents, policies)
-    names = {*agents, *roles.values()}
-    for key in policies:
-        if key not in names and key != ANYBODY:
-            raise UnknownIdError("agent or role", key, names)
-    found: dict[str, Policy] = {}
-    for agent in agents:
-        key = next((k for k in (agent, roles.get(agent), ANYBODY) if k in policies), None)
-        if key is None:
-            raise ConfigError(f"nobody plays {agent!r}: give a policy for it, its role or {ANYBODY!r}")
-        found[agent] = policies[key]
-    return found

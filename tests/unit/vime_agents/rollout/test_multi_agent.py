@@ -14,10 +14,11 @@ from vime_agents.episode import Episode, Trajectory, episode_from_json, episode_
 from vime_agents.errors import ConfigError, EngineError, ModelError, UnknownIdError
 from vime_agents.messages import assistant
 from vime_agents.multi_agent import MultiAgentEnv
+from vime_agents.multi_agent.assign import assign
 from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import ContextLengthExceeded, Conversation, Generation, Policy, Sampling, Usage
 from vime_agents.rollout.limits import Limits
-from vime_agents.rollout.multi_agent import MultiAgentPlay, assign
+from vime_agents.rollout.multi_agent import MultiAgentPlay
 from vime_agents.rollout.play import EpisodeRequest
 from vime_agents.rollout.runner import Runner
 from vime_agents.task import Task
