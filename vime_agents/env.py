@@ -152,7 +152,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         rewards = rewards_of(self)
         if not rewards:
             raise ContractError(f"{type(self).__name__} needs `score`, or components that `@reward` makes")
-        return score_components(self, text, rewards)
+        return score_components(self, text, rewards, run_in_thread=run_in_thread)
 
     def gold(self) -> Any:
         """A policy's replies, in order, that score the maximum: a str or a list of str / Message."""

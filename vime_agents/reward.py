@@ -38,6 +38,8 @@ from vime_agents.messages import Message
 Score = float | int | bool | Mapping[str, "float | tuple[float, float]"] | RewardResult
 """A number, components (`{"name": value}` with weight 1, or `{"name": (value, weight)}`), or the result."""
 
+RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
 ANY_NUMBER = (-math.inf, math.inf)
 """The range of what has none."""
 _OF_THE_EPISODE = ("text", "messages", "task", "task_id", "turn", "counters", "env", "count")
@@ -133,7 +135,12 @@ def rewards_of(env: object) -> tuple[Reward, ...]:
 
 
 async def score_components(
-    env: ScoredEnv, text: str, rewards: Sequence[Reward], *, pool: GraderPool | None = None
+    env: ScoredEnv,
+    text: str,
+    rewards: Sequence[Reward],
+    *,
+    run_in_thread: RunInThread = asyncio.to_thread,
+    pool: GraderPool | None = None,
 ) -> RewardResult:
     """Ask every component, all at once, for the episode that `env` has just played.
 
@@ -143,6 +150,7 @@ async def score_components(
         env: the episode.
         text: the agent's last message.
         rewards: the components.
+        run_in_thread: runs a blocking function off the event loop.
         pool: where those with `process` run; None: this process's own.
 
     Raises:
@@ -152,7 +160,7 @@ async def score_components(
     if len(set(names)) != len(names):
         raise ContractError(f"{type(env).__name__}: two rewards have the same name: {names}")
     given = _given(env, text)
-    calls = [asyncio.ensure_future(_grade(c, env, given, pool)) for c in rewards]
+    calls = [asyncio.ensure_future(_grade(c, env, given, run_in_thread, pool)) for c in rewards]
     try:
         values = await asyncio.gather(*calls)
     except Unscorable as error:
@@ -274,7 +282,11 @@ def _given(env: ScoredEnv, text: str) -> dict[str, Any]:
 
 
 async def _grade(
-    component: Reward, env: ScoredEnv, given: Mapping[str, Any], pool: GraderPool | None
+    component: Reward,
+    env: ScoredEnv,
+    given: Mapping[str, Any],
+    run_in_thread: RunInThread,
+    pool: GraderPool | None,
 ) -> float:
     kwargs = _arguments(component, env, given)
     function = component.graded_function
@@ -285,7 +297,7 @@ async def _grade(
         elif inspect.iscoroutinefunction(function):
             value = await function(**kwargs)
         else:
-            value = await asyncio.to_thread(function, **kwargs)
+            value = await run_in_thread(lambda: function(**kwargs))
             value = await value if inspect.isawaitable(value) else value
     except Unscorable as error:
         raise Unscorable(f"{component.name}: {error}") from error

@@ -26,9 +26,9 @@ class HuggingFaceTaskSet(IndexedTaskSet):
         path, rules = Path(path).absolute(), rules or RowRules()
         self._dataset = _load(path, rules.split)
         scan, taken = RowScan(str(path), rules), array("Q")
-        for at in range(len(self._dataset)):
+        for at, found in enumerate(self._dataset):
             try:
-                row = plain(self._dataset[at])
+                row = plain(found)
             except DatasetError as error:
                 scan.refuse(str(error), at + 1)
                 continue

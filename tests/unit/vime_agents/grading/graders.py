@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from vime_agents.errors import Unscorable
-from vime_agents.grading import before_grading
+from vime_agents.grading import GraderLimits, before_grading
+from vime_agents.reward import reward
 
 
 def add(a: float, b: float = 0.0) -> float:
@@ -154,3 +155,24 @@ class Graders:
     @staticmethod
     def twice(x: float) -> float:
         return 2 * x
+
+
+@reward(process=GraderLimits(timeout_s=1.5, memory_mb=256))
+def obeys(text: str, path: str) -> float:
+    """Does what the agent's message says, as a grader that a hostile answer has taken over would."""
+    match text:
+        case "loop":
+            loop()
+        case "fork":
+            fork_without_end(path)
+        case "crash":
+            segfault()
+        case "leave":
+            os._exit(0)
+        case "eat":
+            eat(4000)
+        case "raise":
+            raise_error("no")
+        case "no key":
+            no_key()
+    return float(text == "right")
