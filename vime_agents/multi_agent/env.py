@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 from vime_agents import messages as msg
-from vime_agents.env import Observation, pick_task, run_in_thread, run_on_background_loop
+from vime_agents.env import AgentEnv, Observation, pick_task, run_in_thread, run_on_background_loop
 from vime_agents.episode import Outcome, RewardResult
 from vime_agents.errors import (
     ConfigError,
@@ -29,7 +29,8 @@ from vime_agents.errors import (
     IllegalMove,
 )
 from vime_agents.messages import Message
-from vime_agents.reward import Score, reward_from_score
+from vime_agents.policy import Policy, Sampling
+from vime_agents.reward import Score, reward_from_score, with_component
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet
 
@@ -314,6 +315,25 @@ class MultiAgentEnv:
 
         return ParallelFace(self)
 
+    def as_gym(
+        self, agent: str, opponents: Policy | Mapping[str, Policy], *, sampling: Sampling | None = None
+    ) -> AgentEnv:
+        """One agent of this env as an `AgentEnv`, which is a `gymnasium.Env`; the rest is played inside.
+
+        Args:
+            agent: whose observations, actions and rewards it has.
+            opponents: who plays the others: one policy, or one by agent, role or `*`; they stay open.
+            sampling: how the opponents are sampled.
+
+        Raises:
+            ConfigError, UnknownIdError: no such agent, or nobody plays one of the others.
+        """
+        from vime_agents.multi_agent.gym_face import GymFace  # it imports this module
+
+        limits = {"max_turns": self.max_turns, "reward_range": self.reward_range}
+        face = type(f"{type(self).__name__}As{agent.title()}", (GymFace,), limits)
+        return face(self, agent, opponents, sampling=sampling)
+
     # ------------------------------------------------------------------------------------ internals
 
     def _checked(self, agent: str, action: Action) -> Message | Outcome:
@@ -365,11 +385,7 @@ class MultiAgentEnv:
         if result.value is not None:
             self._step_rewards[agent] = self._step_rewards.get(agent, 0.0) + result.value
             if earned:
-                result = RewardResult(
-                    value=earned + result.value,
-                    components={**result.components, "earned": earned},
-                    weights={**result.weights, "earned": 1.0},
-                )
+                result = with_component(result, "steps", earned)
             result = reward_from_score(result, self.reward_range)
         if outcome.kind == "failed":  # whoever cannot play is no evidence of how well it plays
             result = RewardResult(value=None, status="error", detail=outcome.detail)

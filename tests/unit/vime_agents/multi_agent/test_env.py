@@ -62,7 +62,7 @@ def test_agents_leave_and_each_ones_steps_sum_to_its_reward() -> None:
     paid = {a: sum(step[1].get(a, 0.0) for step in steps) for a in ("a", "b", "c")}
     assert paid == {"a": 0.5 + 1.0, "b": 0.0, "c": 0.5 + 0.5 + 1.5}
     assert {a: env.results[a].value for a in paid} == paid
-    assert env.results["c"].components == {"score": 1.5, "earned": 1.0}
+    assert env.results["c"].components == {"score": 1.5, "steps": 1.0}
 
 
 def test_all_may_leave_at_once() -> None:

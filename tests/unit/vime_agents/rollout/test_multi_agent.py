@@ -72,6 +72,13 @@ async def played(
     return episode
 
 
+async def test_a_record_of_an_earlier_release_is_read() -> None:
+    data = episode_to_json(await played(Nim, Player("p", lambda c: "1")))
+    for trajectory in data["trajectories"]:
+        del trajectory["outcome"], trajectory["frozen"]
+    assert [(t.outcome, t.frozen) for t in episode_from_json(data).trajectories] == [(None, False)] * 2
+
+
 def by_agent(episode: Episode) -> dict[str, Trajectory]:
     return {t.agent: t for t in episode.trajectories}
 
