@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         Trajectory,
         Turn,
     )
-    from vime_agents.errors import EnvFault, IllegalMove, ToolError, VimeAgentsError
+    from vime_agents.errors import EnvFault, IllegalMove, ToolError, Unscorable, VimeAgentsError
+    from vime_agents.judge import Judge
     from vime_agents.multi_agent import Game, MultiAgentEnv
     from vime_agents.policy import Conversation, Generation, Policy, Sampling
     from vime_agents.rollout.runner import Limits, Runner
@@ -45,6 +46,7 @@ _EXPORTS = {
     "Game": "multi_agent",
     "Generation": "policy",
     "IllegalMove": "errors",
+    "Judge": "judge",
     "Limits": "rollout.runner",
     "Messages": "spaces",
     "MultiAgentEnv": "multi_agent",
@@ -68,6 +70,7 @@ _EXPORTS = {
     "TrainingSample": "trainer",
     "Trajectory": "episode",
     "Turn": "episode",
+    "Unscorable": "errors",
     "VimeAgentsError": "errors",
     "load_jsonl": "tasks",
     "load_tasks": "tasks",
