@@ -39,8 +39,9 @@ def main() -> None:
         message, connections, _, _ = socket.recv_fds(control, 4096, 1)
         if not message:
             return
+        before = processes.children(os.getpid())
         _import(message.decode())
-        known |= processes.children(os.getpid())
+        known |= processes.children(os.getpid()) - before
         pid = os.fork()
         if pid == 0:
             control.close()

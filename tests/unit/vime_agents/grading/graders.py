@@ -92,8 +92,15 @@ def exit_politely() -> None:
     sys.exit("done")
 
 
-def kill_keeper() -> None:
-    """The worst that it can do to the one who watches."""
+def kill_keeper(path: str) -> None:
+    """The worst that it can do to the one who watches, with a child in a session of its own."""
+    if os.fork() == 0:
+        os.setsid()
+        with open(path, "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(1000)
+    while not os.path.exists(path) or not os.path.getsize(path):
+        time.sleep(0.001)
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(1000)
 

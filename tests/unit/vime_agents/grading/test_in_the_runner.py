@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.unit.vime_agents.grading import graders
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
@@ -23,6 +25,7 @@ class Obedient(AgentEnv):
         return self.task["reply"]
 
 
+@pytest.mark.integration  # waits for a grader that does not end
 async def test_a_grader_costs_its_own_episode_the_reward_and_no_more(tmp_path: Path) -> None:
     replies = ["right", "loop", "fork", "wrong", "crash", "leave", "eat", "raise", "no key", "right"]
     requests = [

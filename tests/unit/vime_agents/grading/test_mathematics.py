@@ -12,6 +12,8 @@ from vime_agents.grading import GraderLimits, GraderPool
 pytest.importorskip("math_verify")
 from vime_agents.grading.mathematics import math_equal
 
+pytestmark = pytest.mark.integration  # processes that import SymPy
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[GraderPool]:

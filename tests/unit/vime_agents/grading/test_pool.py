@@ -100,7 +100,6 @@ async def test_a_grader_that_does_not_end_is_ended(pool: GraderPool) -> None:
         (graders.segfault, (), r"killed by SIGSEGV without an answer.*Segmentation fault"),
         (graders.leave, (0,), r"exited with code 0 without an answer; it printed: leaving"),
         (graders.leave, (3,), r"exited with code 3 without an answer"),
-        (graders.kill_keeper, (), r"the process that watches it is gone"),
         (graders.give, ("long",), r"its answer has more than 1048576 bytes"),
         (graders.forge, ('{"kind": "ok"}',), r"its answer is of the kind 'ok'"),
         (graders.forge, ("[" * 100_000,), r"its answer is not JSON of the right shape"),
@@ -161,6 +160,15 @@ async def test_a_grader_that_forks_answers_once(pool: GraderPool) -> None:
 async def test_what_a_grader_leaves_behind_is_ended(pool: GraderPool, tmp_path: Path) -> None:
     assert await pool.run(graders.leave_a_child, (str(tmp_path / "pid"),)) == 1.0
     assert not alive(int((tmp_path / "pid").read_text()))
+
+
+async def test_a_grader_that_kills_who_watches_it_leaves_nothing_behind(
+    pool: GraderPool, tmp_path: Path
+) -> None:
+    with pytest.raises(GraderCrashed, match="kill_keeper: the process that watches it is gone"):
+        await pool.run(graders.kill_keeper, (str(tmp_path / "pid"),))
+    await until_gone(int((tmp_path / "pid").read_text()))
+    assert await pool.run(graders.add, (1, 1)) == 2
 
 
 async def test_a_grader_ends_with_the_call_that_is_cancelled(pool: GraderPool, tmp_path: Path) -> None:
