@@ -64,11 +64,6 @@ def _check_groups(config: TrainConfig) -> None:
         )
     if config.turn_gamma != 1 and not config.use_turn_rewards:
         raise ConfigError(f"--turn-gamma {config.turn_gamma}: needs --use-turn-rewards")
-    if config.use_turn_rewards and estimator not in ESTIMATORS:
-        raise ConfigError(
-            f"--use-turn-rewards: what {estimator} divides rewards by is not known; use one of "
-            f"{', '.join(ESTIMATORS)}"
-        )
 
 
 def _check_parallel(config: TrainConfig) -> None:

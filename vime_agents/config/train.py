@@ -196,7 +196,8 @@ class LossOptions:
     gamma: Probability = 1.0
     """Discount from a token to the next (reinforce_plus_plus only)."""
     use_turn_rewards: bool = False
-    """A token answers only for the rewards of its own turn and of those after it."""
+    """A token answers only for the rewards of its own turn and of later ones, compared with the same turn of
+    the other episodes."""
     turn_gamma: Probability = 1.0
     """Discount from a turn to the next."""
     overlong_filter: bool = False

@@ -1,71 +1,135 @@
-"""One trajectory's advantage -> the advantage of each of its trainable tokens."""
+"""Trajectories of one group -> the advantage of each token: how much of the rewards it answers for."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vime_agents.episode import Trajectory
-from vime_agents.learning.advantages import discounted_returns, token_rewards
+from vime_agents.errors import ConfigError
+from vime_agents.learning.advantages import Estimator, discounted_returns, no_baseline, token_rewards
+
+Rows = list[NDArray[np.float64]]
+"""[num_tokens] for each segment of a trajectory, 0 where masked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """How much of the reward a token answers for.
-
-    By default for all of it: every token gets its trajectory's advantage `(R - baseline) / scale`. Otherwise
-    token t gets `(G_t - baseline) / scale`, where its return `G_t` holds only the rewards that came after it,
-    discounted. The baseline is the same for all tokens, so it favours none of them.
-    """
+    """By default every token answers for the whole reward of its trajectory."""
 
     use_turn_rewards: bool = False
-    """Each turn's reward counts where it was earned. What the episode's reward holds beyond their sum is
-    earned at the end."""
-    gamma: float = 1.0
-    """Discount from a token to the next one; tokens of tools and prompts are no steps."""
+    """A token answers only for the rewards of its own turn and of later ones, and is compared with the same
+    turn of the other episodes that came so far. Each turn's reward counts where it was earned; what the
+    trajectory's reward has beyond their sum is earned in its last turn."""
     turn_gamma: float = 1.0
-    """Further discount from a turn to the next one."""
-
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all tokens of a trajectory have the same advantage."""
-        return not self.use_turn_rewards and self.gamma == self.turn_gamma == 1.0
+    """Discount from a turn to the next one."""
+    gamma: float = 1.0
+    """Discount from a trainable token to the next one; for advantages without a baseline alone."""
 
 
-def token_advantages(
-    trajectory: Trajectory, advantage: float, scale: float, credit: Credit
-) -> list[NDArray[np.float64]]:
-    """[num_tokens] for each segment, 0 where masked.
+def group_advantages(trajectories: Sequence[Trajectory], estimator: Estimator, credit: Credit) -> list[Rows]:
+    """The rows of each trajectory of a group, all with trusted rewards."""
+    if credit.gamma != 1.0 and estimator is no_baseline:
+        return [_token_returns(t, credit) for t in trajectories]
+    if credit.use_turn_rewards:
+        return _by_turn(trajectories, estimator, credit)
+    advantages = estimate(estimator, [_reward(t) for t in trajectories])
+    return [
+        [np.where(s.loss_mask, advantage, 0.0) for s in t.segments]
+        for t, advantage in zip(trajectories, advantages, strict=True)
+    ]
 
-    Args:
-        trajectory: with a trusted reward.
-        advantage: `(R - baseline) / scale` of the trajectory's reward R.
-        scale: see `vime_agents.learning.advantages.scale_of`.
-        credit: how the reward reaches the tokens.
+
+def estimate(estimator: Estimator, rewards: Sequence[float]) -> NDArray[np.float64]:
+    """The estimator's advantages; 0 for one that has nobody to compare with.
+
+    Raises:
+        ConfigError: it does not return one finite number for each reward.
     """
-    rows = [np.where(s.loss_mask, advantage, 0.0) for s in trajectory.segments]
-    steps = sorted(
-        (span.turn, index, span.start, span.end)
+    if len(rewards) < 2 and estimator is not no_baseline:
+        return np.zeros(len(rewards))
+    advantages = np.asarray(estimator(rewards))
+    if advantages.shape != (len(rewards),) or not np.isfinite(advantages).all():
+        raise ConfigError(
+            f"--advantage-estimator made {advantages!r} of the rewards {list(rewards)}: it must return one "
+            "finite number for each"
+        )
+    return advantages
+
+
+def turn_returns(trajectory: Trajectory, gamma: float) -> NDArray[np.float64]:
+    """[num_turns] `Q_k = r_k + gamma Q_{k+1}`."""
+    rewards = _turn_rewards(trajectory)
+    return discounted_returns(rewards, np.ones(rewards.size, np.bool_), gamma)
+
+
+def _by_turn(trajectories: Sequence[Trajectory], estimator: Estimator, credit: Credit) -> list[Rows]:
+    returns = [turn_returns(t, credit.turn_gamma) for t in trajectories]
+    reached: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for member, trajectory in enumerate(trajectories):
+        for position, turn in enumerate(trajectory.turns):
+            reached[turn.index].append((member, position))
+    advantages = [np.zeros(r.size) for r in returns]
+    for places in reached.values():
+        estimated = estimate(estimator, [float(returns[m][p]) for m, p in places])
+        for (member, position), advantage in zip(places, estimated, strict=True):
+            advantages[member][position] = advantage
+    return [_spread(t, a) for t, a in zip(trajectories, advantages, strict=True)]
+
+
+def _spread(trajectory: Trajectory, advantages: NDArray[np.float64]) -> Rows:
+    """Each turn's advantage to its trainable tokens."""
+    of_turn = {turn.index: a for turn, a in zip(trajectory.turns, advantages, strict=True)}
+    rows = [np.zeros(len(s)) for s in trajectory.segments]
+    for segment, start, end, turn in _steps(trajectory):
+        rows[segment][start:end] = of_turn[turn]
+    return rows
+
+
+def _token_returns(trajectory: Trajectory, credit: Credit) -> Rows:
+    rows = [np.zeros(len(s)) for s in trajectory.segments]
+    steps = _steps(trajectory)
+    if not steps:
+        return rows
+    turn_of = np.concatenate([np.full(end - start, turn) for _, start, end, turn in steps])
+    everything = np.ones(turn_of.size, np.bool_)
+    if credit.use_turn_rewards:
+        ends = [int(np.searchsorted(turn_of, t.index, side="right")) for t in trajectory.turns]
+        rewards = token_rewards(everything, 0.0, turn_ends=ends, turns=_turn_rewards(trajectory))
+    else:
+        rewards = token_rewards(everything, _reward(trajectory))
+    discounts = np.full(turn_of.size, credit.gamma)
+    discounts[:-1][np.diff(turn_of) > 0] *= credit.turn_gamma
+    stream, position = discounted_returns(rewards, everything, discounts), 0
+    for segment, start, end, _ in steps:
+        rows[segment][start:end] = stream[position : position + end - start]
+        position += end - start
+    return rows
+
+
+def _steps(trajectory: Trajectory) -> list[tuple[int, int, int, int]]:
+    """(segment, start, end, turn) of the trainable spans, in the order in which they were sampled."""
+    found = [
+        (index, span.start, span.end, span.turn)
         for index, segment in enumerate(trajectory.segments)
         for span in segment.spans
         if span.trainable
-    )
-    if credit.is_uniform or not steps:
-        return rows
-    total = trajectory.reward.value
-    assert total is not None
-    turn_of = np.concatenate([np.full(end - start, turn) for turn, _, start, end in steps])
-    everything = np.ones(turn_of.size, np.bool_)
-    earned = [t.reward for t in trajectory.turns] if credit.use_turn_rewards else []
-    ends = [int(np.searchsorted(turn_of, t.index, side="right")) for t in trajectory.turns[: len(earned)]]
-    rewards = token_rewards(everything, total - sum(earned), turn_ends=ends, turns=earned)
-    discounts = np.full(turn_of.size, credit.gamma)
-    discounts[:-1][np.diff(turn_of) > 0] *= credit.turn_gamma
-    stream = advantage + (discounted_returns(rewards, everything, discounts) - total) / scale
-    position = 0
-    for _, index, start, end in steps:
-        rows[index][start:end] = stream[position : position + end - start]
-        position += end - start
-    return rows
+    ]
+    return sorted(found, key=lambda step: (step[3], step[0], step[1]))
+
+
+def _turn_rewards(trajectory: Trajectory) -> NDArray[np.float64]:
+    """[num_turns] that add up to the trajectory's reward."""
+    rewards = np.array([t.reward for t in trajectory.turns], np.float64)
+    rewards[-1:] += _reward(trajectory) - rewards.sum()
+    return rewards
+
+
+def _reward(trajectory: Trajectory) -> float:
+    value = trajectory.reward.value
+    assert value is not None
+    return value

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from vime_agents.episode import Episode, Segment, Trajectory
 from vime_agents.errors import RecordError
-from vime_agents.learning.advantages import Estimator, no_baseline, scale_of, whiten
+from vime_agents.learning.advantages import Estimator, no_baseline, whiten
 from vime_agents.learning.aggregation import loss_weights
-from vime_agents.learning.credit import Credit, token_advantages
+from vime_agents.learning.credit import Credit, group_advantages
 from vime_agents.trainer import Batch, TrainingSample
 
 OVERLONG_STOPS = ("max_tokens", "context_length")
@@ -72,7 +72,7 @@ def build_batch(
     Args:
         episodes: complete groups; their order does not matter.
         estimator: rewards of one group -> advantages.
-        credit: advantage of a trajectory -> those of its tokens.
+        credit: how much of the rewards each token answers for.
         whitened: give the advantages of all trainable tokens mean 0 and variance 1.
         aggregation: see `vime_agents.learning.aggregation`.
         norm_length: of the aggregation seq-mean-token-sum-norm.
@@ -81,9 +81,8 @@ def build_batch(
         keep_zero_advantage: keep rows that only matter for KL or entropy terms.
 
     Raises:
-        RecordError: the same episode twice, a trajectory that was played without exact tokens, or advantages
-            that are not finite.
-        ConfigError: settings that do not go together.
+        RecordError: the same episode twice, or a trajectory that was played without exact tokens.
+        ConfigError: settings that do not go together, or an estimator that returns no advantages.
     """
     _refuse_duplicates(episodes)
     tally = _Tally()
@@ -141,24 +140,18 @@ def _groups(
 def _advantage_rows(
     members: Sequence[tuple[Episode, Trajectory]], estimator: Estimator, credit: Credit, tally: _Tally
 ) -> list[_Row]:
-    compares = estimator is not no_baseline
-    if compares and len(members) < 2:
+    if len(members) < 2 and estimator is not no_baseline:
         tally.dropped["group:singleton"] += len(members)
         return []
-    rewards = [t.reward.value for _, t in members if t.reward.value is not None]
-    advantages = estimator(rewards)
-    if advantages.shape != (len(members),) or not np.isfinite(advantages).all():
-        raise RecordError(f"advantages of group {members[0][0].group_id!r}: {advantages!r}")
-    tally.rewards.extend(rewards)
+    trajectories = [t for _, t in members]
+    found = group_advantages(trajectories, estimator, credit)
+    tally.rewards.extend(t.reward.value for t in trajectories if t.reward.value is not None)
     tally.num_groups += 1
-    tally.num_zero_groups += not advantages.any()
-    if compares and not advantages.any():
-        credit = _BROADCAST  # nobody did better than anybody, so no token did
-    scale = 1.0 if credit.is_uniform else scale_of(estimator, rewards)
+    tally.num_zero_groups += not any(row.any() for rows in found for row in rows)
     return [
         _Row(episode, trajectory, index, trajectory.segments[index], row)
-        for (episode, trajectory), advantage in zip(members, advantages, strict=True)
-        for index, row in enumerate(token_advantages(trajectory, float(advantage), scale, credit))
+        for (episode, trajectory), rows in zip(members, found, strict=True)
+        for index, row in enumerate(rows)
     ]
 
 

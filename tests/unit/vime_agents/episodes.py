@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vime_agents.episode import Episode, Outcome, RewardResult, Trajectory, Turn
 from vime_agents.messages import assistant, user
 from vime_agents.token_log import Piece, SampledTokens, TokenLog
@@ -64,3 +66,10 @@ def make_episode(
         duration_s=1.0,
         trajectories=(trajectory,),
     )
+
+
+def with_turn_rewards(episode: Episode, *rewards: float) -> Episode:
+    """The episode with these rewards of its turns; its own reward stays."""
+    (trajectory,) = episode.trajectories
+    turns = tuple(replace(t, reward=r) for t, r in zip(trajectory.turns, rewards, strict=True))
+    return replace(episode, trajectories=(replace(trajectory, turns=turns),))

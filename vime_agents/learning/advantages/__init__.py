@@ -18,7 +18,6 @@ from vime_agents.learning.advantages.groups import (
     maxrl,
     no_baseline,
     rloo,
-    scale_of,
 )
 from vime_agents.learning.advantages.overlong import overlong_penalty
 from vime_agents.learning.advantages.returns import discounted_returns, gae, token_rewards
@@ -39,7 +38,6 @@ __all__ = [
     "no_baseline",
     "overlong_penalty",
     "rloo",
-    "scale_of",
     "token_rewards",
     "whiten",
 ]

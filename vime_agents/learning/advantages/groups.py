@@ -30,7 +30,9 @@ def grpo(rewards: Sequence[float]) -> Advantages:
     verl and miles.
     """
     centred = dr_grpo(rewards)
-    return centred / _grpo_scale(rewards) if centred.any() else centred
+    if not centred.any():
+        return centred
+    return centred / (np.std(np.asarray(rewards, np.float64), ddof=1) + GRPO_EPSILON)
 
 
 def dr_grpo(rewards: Sequence[float]) -> Advantages:
@@ -94,25 +96,3 @@ def get_estimator(name: str) -> Estimator:
             raise ConfigError(f"--advantage-estimator {name!r} is not a function")
         return cast(Estimator, function)
     raise UnknownIdError("advantage estimator", name, ESTIMATORS)
-
-
-def scale_of(estimator: Estimator, rewards: Sequence[float]) -> float:
-    """What the estimator divides by: a reward that came later or earlier counts 1 / scale.
-
-    Raises:
-        ConfigError: an estimator of the user's own, about which this is not known.
-    """
-    if estimator is grpo:
-        return _grpo_scale(rewards)
-    if estimator is maxrl:
-        return float(np.mean(rewards))
-    if estimator in (dr_grpo, rloo, no_baseline):
-        return 1.0
-    raise ConfigError(
-        "--use-turn-rewards and --gamma need to know what the advantage estimator divides by: use "
-        f"{', '.join(ESTIMATORS)}"
-    )
-
-
-def _grpo_scale(rewards: Sequence[float]) -> float:
-    return float(np.std(np.asarray(rewards, np.float64), ddof=1)) + GRPO_EPSILON

@@ -48,7 +48,6 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ({"advantage_estimator": "gspo"}, ["--advantage-estimator grpo --pg-loss-type gspo"]),
         ({"advantage_estimator": "rloo", "gamma": 0.9}, ["--gamma 0.9", "rloo"]),
         ({"turn_gamma": 0.9}, ["--turn-gamma 0.9", "--use-turn-rewards"]),
-        ({"advantage_estimator": "m:f", "use_turn_rewards": True}, ["--use-turn-rewards", "m:f"]),
         ({"loss_norm_length": 9}, ["--loss-norm-length 9", "token-mean"]),
         ({"loss_aggregation": "seq-mean-token-sum-norm"}, ["--loss-norm-length None"]),
         ({"loss_type": "custom_loss"}, ["--custom-loss-function-path None", "custom_loss"]),

@@ -17,7 +17,6 @@ from vime_agents.learning.advantages import (
     no_baseline,
     overlong_penalty,
     rloo,
-    scale_of,
 )
 
 EIGHT = [1, 0, 0, 1, 0, 0, 0, 0]
@@ -91,17 +90,6 @@ def test_an_advantage_belongs_to_the_episode_not_to_its_place(rewards: list[floa
         if name != "maxrl":
             shuffled = estimator([rewards[i] for i in order])
             np.testing.assert_allclose(shuffled, estimator(rewards)[order], atol=1e-8)
-
-
-@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=8).filter(lambda r: np.std(r) > 1e-3))
-def test_a_reward_counts_one_over_the_scale(rewards: list[float]) -> None:
-    """Between two episodes of a group the difference of advantages is that of rewards over the scale."""
-    for estimator in (grpo, dr_grpo, maxrl, no_baseline):
-        advantages = estimator(rewards)
-        expected = (rewards[1] - rewards[0]) / scale_of(estimator, rewards)
-        assert advantages[1] - advantages[0] == pytest.approx(expected, rel=1e-6, abs=1e-9)
-    with pytest.raises(ConfigError, match="--use-turn-rewards"):
-        scale_of(lambda r: np.zeros(len(r)), rewards)
 
 
 def test_without_a_baseline_rewards_stay_as_they_are() -> None:

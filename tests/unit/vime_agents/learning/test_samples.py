@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.vime_agents.episodes import make_episode, make_log
+from tests.unit.vime_agents.episodes import make_episode, make_log, with_turn_rewards
 from vime_agents.episode import Episode, Outcome
-from vime_agents.errors import RecordError
+from vime_agents.errors import ConfigError, RecordError
 from vime_agents.learning.advantages import Estimator, dr_grpo, grpo, no_baseline
 from vime_agents.learning.credit import Credit
 from vime_agents.learning.samples import OVERLONG_STOPS, build_batch
@@ -107,12 +107,6 @@ def test_the_same_episode_twice_is_refused() -> None:
         build([make_episode("a"), make_episode("a")])
 
 
-def with_turn_rewards(episode: Episode, *rewards: float) -> Episode:
-    (trajectory,) = episode.trajectories
-    turns = tuple(replace(t, reward=r) for t, r in zip(trajectory.turns, rewards, strict=True))
-    return replace(episode, trajectories=(replace(trajectory, turns=turns),))
-
-
 def by_turn(batch: Batch, episode_id: str) -> list[float]:
     """The advantages of the trainable tokens, three to a turn."""
     sample = next(s for s in batch.samples if s.episode_id == episode_id)
@@ -129,41 +123,63 @@ def two_turn_group() -> list[Episode]:
     ]
 
 
-def test_a_token_answers_only_for_rewards_that_came_after_it() -> None:
+def test_a_token_answers_only_for_rewards_from_its_turn_on() -> None:
     batch = build(two_turn_group(), credit=Credit(use_turn_rewards=True))
-    # Returns 3 then 1, and 1 then 1, all against the group's mean of 2.
-    assert by_turn(batch, "a") == [1.0, -1.0]
-    assert by_turn(batch, "b") == [-1.0, -1.0]
+    # Returns 3 and 1 from the first turn on, 1 and 1 from the second.
+    assert by_turn(batch, "a") == [1.0, 0.0]
+    assert by_turn(batch, "b") == [-1.0, 0.0]
 
 
-def test_turn_rewards_are_scaled_as_the_group_is() -> None:
-    batch = build(two_turn_group(), estimator=grpo, credit=Credit(use_turn_rewards=True))
-    deviation = np.sqrt(2.0) + 1e-6
-    np.testing.assert_allclose(by_turn(batch, "a"), [1 / deviation, -1 / deviation], rtol=1e-6)
+def test_every_turn_is_scaled_as_its_own_group() -> None:
+    episodes = [
+        with_turn_rewards(make_episode("a", "g", 2.0, num_turns=2), 2.0, 0.0),
+        with_turn_rewards(make_episode("b", "g", 6.0, num_turns=2), 2.0, 4.0),
+    ]
+    batch = build(episodes, estimator=grpo, credit=Credit(use_turn_rewards=True))
+    # Both turns: returns 4 apart, so 2 from the mean at a deviation of 2 sqrt(2).
+    np.testing.assert_allclose(by_turn(batch, "b"), [2 / (8**0.5 + 1e-6)] * 2, rtol=1e-6)
 
 
 def test_later_turns_are_discounted_by_the_turn() -> None:
     batch = build(two_turn_group(), credit=Credit(use_turn_rewards=True, turn_gamma=0.5))
-    assert by_turn(batch, "a") == [2 + 0.5 - 2, 1 - 2]
-    assert by_turn(batch, "b") == [0.5 - 2, 1 - 2]
-
-
-def test_one_reward_at_the_end_reaches_every_turn_alike() -> None:
-    plain = build([make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 0.0, num_turns=2)])
-    turned = build(
-        [make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 0.0, num_turns=2)],
-        credit=Credit(use_turn_rewards=True),
-    )
-    for first, second in zip(plain.samples, turned.samples, strict=True):
-        np.testing.assert_array_equal(first.advantages, second.advantages)
-
-
-def test_equal_totals_teach_nothing_however_the_turns_earned_them() -> None:
-    episodes = [
-        with_turn_rewards(make_episode("a", "g", 1.0, num_turns=2), 1.0, 0.0),
-        with_turn_rewards(make_episode("b", "g", 1.0, num_turns=2), 0.0, 1.0),
+    # 2 + 0.5 and 0 + 0.5 from the first turn on
+    assert by_turn(batch, "a") == [1.0, 0.0]
+    late = [
+        with_turn_rewards(make_episode("a", "g", 4.0, num_turns=2), 0.0, 4.0),
+        with_turn_rewards(make_episode("b", "g", 0.0, num_turns=2), 0.0, 0.0),
     ]
-    assert build(episodes, credit=Credit(use_turn_rewards=True)).samples == ()
+    assert by_turn(build(late, credit=Credit(use_turn_rewards=True, turn_gamma=0.5)), "a") == [1.0, 2.0]
+
+
+def test_a_turn_that_one_episode_alone_reached_is_compared_with_nobody() -> None:
+    episodes = [make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 0.0, num_turns=2)]
+    batch = build(episodes, credit=Credit(use_turn_rewards=True))
+    assert by_turn(batch, "a") == [0.5, 0.5, 0.0]
+    assert by_turn(batch, "b") == [-0.5, -0.5]
+
+
+def test_equal_rewards_of_episodes_of_different_lengths_teach_nothing() -> None:
+    episodes = [make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 1.0, num_turns=2)]
+    batch = build(episodes, credit=Credit(use_turn_rewards=True))
+    assert batch.samples == ()
+    assert batch.metrics["groups_zero_advantage"] == 1
+
+
+def test_turn_rewards_without_a_baseline_are_returns() -> None:
+    (first, _) = two_turn_group()
+    credit = Credit(use_turn_rewards=True, gamma=0.5, turn_gamma=0.5)
+    batch = build([first], estimator=no_baseline, credit=credit)
+    # 1 at the end; halved for every token, once more between the turns; 2 at the end of the first turn.
+    expected = np.array([0.25 * (2 + 0.25 * 0.25), 0.5 * (2 + 0.25 * 0.25), 2 + 0.25 * 0.25, 0.25, 0.5, 1])
+    (sample,) = batch.samples
+    np.testing.assert_allclose(sample.advantages[sample.loss_mask], expected)
+    plain = build([first], estimator=no_baseline, credit=Credit(use_turn_rewards=True))
+    assert by_turn(plain, "a") == [3.0, 1.0]
+
+
+def test_a_group_is_kept_whole_however_few_of_it_succeed() -> None:
+    batch = build(group([1, 0, 0, 0]))
+    assert advantages(batch) == {"g-0": 0.75, "g-1": -0.25, "g-2": -0.25, "g-3": -0.25}
 
 
 def test_reinforce_plus_plus_discounts_over_what_a_tool_wrote_without_a_break() -> None:
@@ -227,8 +243,8 @@ def test_prompt_mean_and_a_constant_norm_reach_the_weights() -> None:
     assert float(constant.samples[0].weights.max()) == pytest.approx(1 / 600)
 
 
-def test_advantages_that_are_not_finite_are_refused_with_the_group() -> None:
-    with pytest.raises(RecordError, match="group 'g'"):
+def test_an_estimator_that_returns_no_advantages_is_refused_with_what_it_returned() -> None:
+    with pytest.raises(ConfigError, match=r"nan.*one finite number"):
         build(group([1, 0]), estimator=lambda r: np.full(len(r), np.nan))
-    with pytest.raises(RecordError, match="group 'g'"):
+    with pytest.raises(ConfigError, match=r"rewards \[1, 0\]"):
         build(group([1, 0]), estimator=lambda r: np.zeros(3))
