@@ -46,6 +46,8 @@ Infos = dict[str, dict[str, Any]]
 Step = tuple[dict[str, Observation], dict[str, float], dict[str, bool], dict[str, bool], Infos]
 
 _ROUNDING = 1e-9
+_MAY_REFUSE = ("parse", "moves")
+"""Hooks for whose IllegalMove there is somebody to ask again."""
 
 
 class MultiAgentEnv:
@@ -223,6 +225,8 @@ class MultiAgentEnv:
         self._step_rewards = {}
         self._playing = True
         luck = self.task.get("seed", int(self._np_random.integers(2**31)))
+        if not isinstance(luck, int) or luck < 0:
+            raise ConfigError(f"task {task.id!r}: its `seed` must be a whole number >= 0, got {luck!r}")
         try:
             self._settle(await self._hook("start", np.random.default_rng(luck)))
             if not self.acting:
@@ -359,7 +363,10 @@ class MultiAgentEnv:
             raise EnvError(f"{name} gives the turn to nobody; in play are {self.agents}")
         self.acting = tuple(a for a in self.possible_agents if a in movers)
         if not self.agents:
-            self._over(Outcome(kind="terminated", stop="done"))
+            last = [o for o in self.outcomes.values() if o.kind != "truncated"]
+            self._over(
+                Outcome(kind="terminated", stop="done") if last else next(iter(self.outcomes.values()))
+            )
 
     def _finish(self, scores: Mapping[Any, Any], outcome: Outcome) -> None:
         if set(scores) != set(self.agents):
@@ -439,9 +446,11 @@ class MultiAgentEnv:
                 return await hook(*args)
             result = await run_in_thread(lambda: hook(*args))
             return await result if inspect.isawaitable(result) else result
-        except (EpisodeError, ConfigError, ContractError, IllegalMove):
+        except (EpisodeError, ConfigError, ContractError):
             raise
         except Exception as error:
+            if isinstance(error, IllegalMove) and name in _MAY_REFUSE:
+                raise
             raise EnvError(f"{type(self).__name__}.{name}: {error!r}") from error
 
     async def _end_episode(self) -> None:

@@ -89,7 +89,7 @@ class PettingZooGame(Game):
             self.give(agent, float(reward))
             if not terminated and not truncated:
                 return agent
-            self.leave(agent, truncated=not terminated)
+            self.leave(agent, stop="done" if terminated else "max_turns", truncated=not terminated)
             self.env.step(None)
         return None
 

@@ -11,9 +11,10 @@ import pytest
 
 from tests.unit.vime_agents.multi_agent.games import LastOneOut, Nim
 from vime_agents.episode import Outcome
-from vime_agents.errors import ConfigError, ContractError, EnvError, GraderError
+from vime_agents.errors import ConfigError, ContractError, EnvError, GraderError, IllegalMove
 from vime_agents.multi_agent import Game, MultiAgentEnv
 from vime_agents.multi_agent.env import Step
+from vime_agents.task import Task
 
 
 def text(step: Any, agent: str) -> str:
@@ -149,8 +150,14 @@ def test_a_hook_that_raises_is_named() -> None:
         def view(self, me: str) -> str:
             raise ZeroDivisionError("oops")
 
+    class Refuses(Nim):
+        def view(self, me: str) -> str:
+            raise IllegalMove("nobody can be asked again")
+
     with pytest.raises(EnvError, match=r"Broken\.view: ZeroDivisionError\('oops'\)"):
         Broken().reset(seed=0)
+    with pytest.raises(EnvError, match=r"Refuses\.view: IllegalMove"):
+        Refuses().reset(seed=0)
 
 
 def test_whoever_is_out_gets_nothing_more() -> None:
@@ -199,6 +206,10 @@ def test_the_same_task_has_the_same_luck_and_another_has_not() -> None:
     assert LastOneOut(task_seed=1).reset(seed=7)[0] != first.reset(seed=7)[0]
     with pytest.raises(ConfigError, match="task index 10000 is outside"):
         first.reset(options={"task": 10_000})
+    for seed in ("x", -1, 1.5):
+        task = Task(id="t", inputs={"seed": seed})
+        with pytest.raises(ConfigError, match="task 't': its `seed` must be a whole number >= 0, got"):
+            first.reset(options={"task": task})
     with pytest.raises(ConfigError, match="no task 'nothing'"):
         first.reset(options={"task": "nothing"})
 

@@ -14,6 +14,7 @@ pytest.importorskip("pygame")
 import pettingzoo
 from gymnasium import spaces
 
+from vime_agents.episode import Outcome
 from vime_agents.errors import ConfigError
 from vime_agents.evaluation.evaluate import evaluate
 from vime_agents.multi_agent.pettingzoo_game import PettingZooGame, as_text, pettingzoo_game
@@ -111,7 +112,7 @@ def test_actions_may_have_names() -> None:
         game.step({"player_0": "Paper!"})
         game.step({"player_1": "I choose rock"})
     assert {a: r.value for a, r in game.results.items()} == {"player_0": 15.0, "player_1": -15.0}
-    assert game.outcomes["player_0"].kind == "truncated"
+    assert game.outcomes["player_0"] == Outcome(kind="truncated", stop="max_turns") == game.outcome
 
 
 def test_a_parallel_env_whose_agents_leave_at_different_times() -> None:
@@ -128,6 +129,7 @@ def test_a_parallel_env_whose_agents_leave_at_different_times() -> None:
         "c": "truncated",
     }
     assert not any(replies.values())
+    assert game.outcome == Outcome(kind="terminated", stop="done")
 
 
 def test_an_env_is_made_for_each_episode_and_closed() -> None:
