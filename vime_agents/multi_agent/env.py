@@ -363,10 +363,9 @@ class MultiAgentEnv:
             raise EnvError(f"{name} gives the turn to nobody; in play are {self.agents}")
         self.acting = tuple(a for a in self.possible_agents if a in movers)
         if not self.agents:
-            last = [o for o in self.outcomes.values() if o.kind != "truncated"]
-            self._over(
-                Outcome(kind="terminated", stop="done") if last else next(iter(self.outcomes.values()))
-            )
+            *_, last = self.outcomes.values()
+            all_cut = all(outcome.kind == "truncated" for outcome in self.outcomes.values())
+            self._over(last if all_cut else Outcome(kind="terminated", stop="done"))
 
     def _finish(self, scores: Mapping[Any, Any], outcome: Outcome) -> None:
         if set(scores) != set(self.agents):
