@@ -53,8 +53,8 @@ class TaskOptions:
     env: str
     """Id (`Calculator-v0`) or `module:Class` of the environment."""
     prompt_data: str | None = None
-    """JSON Lines file of tasks, instead of the environment's own. The environment sees each row as its
-    task."""
+    """Tasks instead of the environment's own: a .jsonl, .csv, .tsv or .parquet file, or a folder of them;
+    `path@[a:b]` is a slice. The environment sees each row as its task."""
     input_key: str = "input"
     """Key of the prompt in a row of --prompt-data; the environment finds it as `prompt`."""
     label_key: str | None = None
