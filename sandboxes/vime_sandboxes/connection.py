@@ -144,10 +144,13 @@ class Connection:
         if self._lost is None:
             self.send(0, frames.KILL, [str(request).encode()])
 
-    def send(self, request: int, kind: int, fields: Sequence[bytes]) -> None:
+    def send(self, request: int, kind: int, fields: Sequence[bytes | memoryview]) -> None:
         """Send one frame."""
-        payload = frames.pack(fields)
-        self._writer.write(frames.HEADER.pack(len(payload), request, kind) + payload)
+        size = sum(frames.LENGTH.size + len(f) for f in fields)
+        parts: list[bytes | memoryview] = [frames.HEADER.pack(size, request, kind)]
+        for content in fields:
+            parts += [frames.LENGTH.pack(len(content)), content]
+        self._writer.write(b"".join(parts))
 
     async def hand_over(self, files: Sequence[int], timeout_s: float) -> None:
         """Give the runner open files, over a Unix socket; the SPAWN that they are for has to be sent next.

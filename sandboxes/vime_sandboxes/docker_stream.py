@@ -22,9 +22,8 @@ class Stream:
         self._reader = reader
         self._left = 0
         self._kind = STDOUT
-        self._buffer = bytearray()
 
-    async def read(self) -> tuple[int, bytes]:
+    async def read(self, limit: int = _PIECE) -> tuple[int, bytes]:
         """STDOUT or STDERR, and the next piece of it; an empty one at the end. EOFError: it broke off."""
         while self._left == 0:
             try:
@@ -34,7 +33,7 @@ class Stream:
                     raise
                 return STDOUT, b""
             self._kind, self._left = _HEADER.unpack(header)
-        data = await self._reader.read(min(self._left, _PIECE))
+        data = await self._reader.read(min(self._left, limit))
         if not data:
             raise EOFError("the connection ended in the middle of a piece")
         self._left -= len(data)
@@ -46,17 +45,18 @@ class Stream:
         Raises:
             EOFError: the end came first.
         """
-        while len(self._buffer) < size:
-            kind, data = await self.read()
+        pieces: list[bytes] = []
+        missing = size
+        while missing:
+            kind, data = await self.read(missing)
             if not data:
-                raise asyncio.IncompleteReadError(bytes(self._buffer), size)
+                raise asyncio.IncompleteReadError(b"".join(pieces), size)
             if kind == STDOUT:
-                self._buffer += data
+                pieces.append(data)
+                missing -= len(data)
             else:
                 self.errors += data[: _KEPT_ERRORS - len(self.errors)]
-        out = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return out
+        return b"".join(pieces)
 
     def end_input(self) -> None:
         """Let the other side read end-of-file; its output can still be read."""

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 
 OPEN_FILES = 1024
 _DRAIN_LIMIT = 1 << 20
+_BUFFER_BYTES = CHUNK + 4096
+"""For the frames that are common."""
 _MAX_WAIT_MS = 1 << 30
 """poll() takes no more than 24 days."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -94,6 +96,7 @@ class Runner:
         self._commands: dict[int, Command] = {}  # by pid
         self._spawned: dict[int, Command] = {}  # by request; until ended, and its streams too
         self._files: list[int] = []  # for the next SPAWN
+        self._buffer = bytearray(_BUFFER_BYTES)
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], object]] = {}
         # Elsewhere than in a pid namespace of our own, other runners' commands may be in sight.
@@ -159,20 +162,27 @@ class Runner:
             while left:
                 left = left[os.write(1, left) :]
 
-    def _receive(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            piece = os.read(0, min(size - len(data), CHUNK))
-            if not piece:
+    def _receive(self, size: int) -> memoryview:
+        """So many bytes, until more are received."""
+        data = memoryview(self._buffer if size <= _BUFFER_BYTES else bytearray(size))[:size]
+        left = data
+        while left:
+            count = os.readv(0, [left])
+            if not count:
                 leave()  # the owner is gone
-            data += piece
-        return bytes(data)
+            left = left[count:]
+        return data
 
     def _serve(self) -> None:
         size, request, kind = HEADER.unpack(self._receive(HEADER.size))
         fields = unpack(self._receive(size))
         try:
-            self._answer(request, kind, fields)
+            if kind == STDIN:  # the most of all that comes: it is not copied
+                streams = self._streams(int(bytes(fields[0])))
+                if streams is not None:
+                    streams.feed(fields[1])
+            else:
+                self._answer(request, kind, [bytes(f) for f in fields])
         except StartError as error:
             self.send(request, FAILED, *error.fields)
         except OSError as error:
@@ -192,11 +202,11 @@ class Runner:
             write_piece(fields[0], int(fields[1]), fields[2] == b"1", fields[3])
             self.send(request, DONE)
         elif kind == KILL:
-            for command in list(self._commands.values()):
-                if command.request == int(fields[0]):
-                    command.kill()
-        elif kind in (STDIN, CREDIT):
-            self._pass_on(int(fields[0]), kind, fields[1])
+            self._kill(int(fields[0]))
+        elif kind == CREDIT:
+            streams = self._streams(int(fields[0]))
+            if streams is not None:
+                streams.grant(int(fields[1]))
         elif kind == FILES:
             self._files += receive_files()
         elif kind == SIGNAL:
@@ -207,10 +217,14 @@ class Runner:
                 self._live(float(fields[0]))
             self.send(request, DONE)
 
-    def _pass_on(self, request: int, kind: int, value: bytes) -> None:
+    def _kill(self, request: int) -> None:
+        for command in list(self._commands.values()):
+            if command.request == request:
+                command.kill()
+
+    def _streams(self, request: int) -> Spawned | None:
         command = self._spawned.get(request)
-        if command is not None and command.spawned is not None:
-            command.spawned.feed(value) if kind == STDIN else command.spawned.grant(int(value))
+        return None if command is None else command.spawned
 
     def _live(self, ttl_s: float) -> None:
         self._end = time.monotonic() + ttl_s

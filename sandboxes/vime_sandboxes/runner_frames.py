@@ -11,6 +11,9 @@ import _struct as struct  # `struct` is the same, for one more file to load
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import TypeVar
+
+    B = TypeVar("B", bytes, memoryview)
 
 HEADER = struct.Struct("!IIB")
 LENGTH = struct.Struct("!I")
@@ -31,8 +34,10 @@ its streams ended."""
 
 CHUNK = 1 << 20
 """Most bytes of one field that the runner sends."""
-WINDOW = 1 << 20
+WINDOW = 1 << 22
 """Output of a SPAWN that the runner sends before the owner has taken any; and input that the owner sends."""
+MIN_COST = 512
+"""What a piece of output takes of the WINDOW at least: to keep it costs memory, however short it is."""
 PIPE_BYTES = 1 << 18
 """What a pipe to or from a SPAWN holds, where the kernel allows it."""
 
@@ -42,7 +47,7 @@ def pack(fields: Iterable[bytes]) -> bytes:
     return b"".join(LENGTH.pack(len(f)) + f for f in fields)
 
 
-def unpack(payload: bytes) -> list[bytes]:
+def unpack(payload: B) -> list[B]:
     """Payload -> fields. Raises ValueError when the lengths do not add up."""
     fields, position = [], 0
     while position < len(payload):

@@ -36,6 +36,8 @@ class RunnerProcess:
         """Set whenever there is something new for whoever waits on the io thread."""
         self._pieces: deque[Piece] = deque()
         self._window = frames.WINDOW + _SURPLUS_BYTES
+        self._owed = 0
+        """What was taken, and no credit was given for yet."""
         self._reading = self._streams_ended = self._dropping = False
         self._waiters = 0
         self._room = frames.WINDOW
@@ -74,7 +76,7 @@ class RunnerProcess:
                 self.pid = int(fields[0])
             self.started.set_result((kind, fields))
         elif kind in _NAMES:
-            self._window -= len(fields[0])
+            self._window -= max(len(fields[0]), frames.MIN_COST)
             if self._window < 0:
                 raise ValueError("more output than was asked for")
             if not self._dropping:
@@ -118,7 +120,7 @@ class RunnerProcess:
                 size = min(len(left), self._room, frames.CHUNK)
                 if size > 0:
                     self._room -= size
-                    self._send(frames.STDIN, bytes(left[:size]))
+                    self._send(frames.STDIN, left[:size])
                     left = left[size:]
                     await self._connection.drain()
                 else:
@@ -155,7 +157,7 @@ class RunnerProcess:
         batch, size = [], 0
         while self._pieces and size < _BATCH_BYTES:
             batch.append(self._pieces.popleft())
-            size += len(batch[-1][1])
+            size += max(len(batch[-1][1]), frames.MIN_COST)
         self._grant(size)
         return batch
 
@@ -181,11 +183,13 @@ class RunnerProcess:
             await self._connection.call(frames.SIGNAL, fields, timeout_s=self._answer_timeout_s)
 
     def _grant(self, size: int) -> None:
-        self._window += size
-        if self._lost is None and not self._streams_ended:
-            self._send(frames.CREDIT, str(size).encode())
+        self._owed += size
+        if self._owed >= _BATCH_BYTES and self._lost is None and not self._streams_ended:
+            self._window += self._owed
+            self._send(frames.CREDIT, str(self._owed).encode())
+            self._owed = 0
 
-    def _send(self, kind: int, content: bytes) -> None:
+    def _send(self, kind: int, content: bytes | memoryview) -> None:
         self._connection.send(0, kind, [str(self.request).encode(), content])
 
     async def _change(self) -> None:

@@ -11,7 +11,17 @@ import fcntl
 import posix as os
 import select
 
-from vime_sandboxes.runner_frames import CHUNK, ENDED, PIPE_BYTES, REFUSED, STDERR, STDOUT, TAKEN, WINDOW
+from vime_sandboxes.runner_frames import (
+    CHUNK,
+    ENDED,
+    MIN_COST,
+    PIPE_BYTES,
+    REFUSED,
+    STDERR,
+    STDOUT,
+    TAKEN,
+    WINDOW,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +77,7 @@ class Spawned:
         self.totals = {STDOUT: 0, STDERR: 0}
         self._loop, self._request = loop, request
         self._stdin = streams.get(0)
-        self._pending, self._last = bytearray(), False
+        self._pending, self._taken, self._last = bytearray(), 0, False
         self._open = {kind: streams[n] for n, kind in ((1, STDOUT), (2, STDERR)) if n in streams}
         self._credit, self._dropping, self._paused = WINDOW, False, True
         for fd in streams.values():
@@ -81,13 +91,15 @@ class Spawned:
         """Whether both of its output streams ended."""
         return not self._open
 
-    def feed(self, data: bytes) -> None:
-        """More input; nothing: end of file."""
+    def feed(self, data: memoryview) -> None:
+        """More input; nothing: end of file. It is not used any more afterwards."""
         if self._stdin is None:
             return
-        self._pending += data
         self._last = self._last or not data
-        self._write()
+        if not self._pending:
+            data = data[self._put(self._stdin, data) :]
+        self._pending += data
+        self._go_on()
 
     def grant(self, num_bytes: int) -> None:
         """Let more output through; less than 0: drop what comes from here on."""
@@ -133,7 +145,7 @@ class Spawned:
         self.totals[kind] += len(data)
         if self._dropping:
             return
-        self._credit -= len(data)
+        self._credit -= max(len(data), MIN_COST)
         self._loop.send(self._request, kind, data)
         if self._credit <= 0 and not self._paused:
             self._paused = True
@@ -141,29 +153,35 @@ class Spawned:
                 self._loop.unwatch(fd)
 
     def _write(self) -> None:
+        if self._stdin is not None:
+            del self._pending[: self._put(self._stdin, self._pending)]
+            self._go_on()
+
+    def _put(self, fd: int, data: bytearray | memoryview) -> int:
+        """Write what the pipe takes now; how many bytes that was."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(fd, left) :]
+        except (BlockingIOError, BrokenPipeError):  # `_go_on` finds out which
+            pass
+        size = len(data) - len(left)
+        self._taken += size
+        return size
+
+    def _go_on(self) -> None:
         if self._stdin is None:
             return
-        try:
-            while self._pending:
-                size = os.write(self._stdin, memoryview(self._pending)[:CHUNK])
-                del self._pending[:size]
-                self._loop.send(self._request, TAKEN, str(size).encode())
-        except BlockingIOError:
-            self._loop.watch(self._stdin, self._write, select.POLLOUT)
-            return
-        except BrokenPipeError:
-            self._refuse()
-            return
-        if self._last:
+        if self._taken and (not self._pending or self._taken >= WINDOW // 4):
+            self._loop.send(self._request, TAKEN, str(self._taken).encode())
+            self._taken = 0
+        if self._last and not self._pending:
             self._close_stdin()
         elif _broken(self._stdin):
-            self._refuse()
+            self._loop.send(self._request, REFUSED)
+            self._close_stdin()
         else:
-            self._loop.watch(self._stdin, self._write, 0)
-
-    def _refuse(self) -> None:
-        self._loop.send(self._request, REFUSED)
-        self._close_stdin()
+            self._loop.watch(self._stdin, self._write, select.POLLOUT if self._pending else 0)
 
     def _close_stdin(self) -> None:
         if self._stdin is not None:

@@ -72,7 +72,7 @@ class TarReader:
         self._overrides: dict[str, bytes] = {}
         self._trailing = 0
 
-    def feed(self, data: bytes | bytearray | memoryview) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take the next piece. Raises SandboxError when the stream is not a tar stream that we take."""
         view = memoryview(data)
         while view:

@@ -35,13 +35,14 @@ from vime_sandboxes.transfer_pipe import PipeEnd
 from vime_sandboxes.tree_write import TreeWriter
 
 T = TypeVar("T")
-Piece = bytearray | memoryview
+Piece = bytes | memoryview
 Blocks = Generator[bytes, None, None]
 Spawn = Callable[[Sequence[str]], Awaitable[SandboxProcess]]
 _MISSING = 44
 """Exit status of our programs inside: there is no such path."""
 _MAX_COMPLAINT_BYTES = 4096
 _LAST_WORDS_S = 1.0
+_BATCH_PIECES = 1000
 
 # $1: where, $2: the Python program that does the same. GNU tar, which alone heeds TAR_OPTIONS, then moves
 # 64 KiB at a time instead of 10. Its complaints are read below, so they are to be in English.
@@ -94,7 +95,7 @@ except OSError as error:
     sys.exit(str(error))
 """
 # GNU tar ends with status 1 for these: the archive is whole, a file in it was written to meanwhile. Nobody
-# inside can so keep the files from being taken, by writing to one all the time.
+# inside can so keep the files from being taken, by writing to one all the time. Some begin with a capital.
 _HARMLESS = (
     "file changed as we read it",
     "file removed before we read it",
@@ -294,15 +295,20 @@ async def _ahead(blocks: Blocks) -> AsyncGenerator[bytes, None]:
         await _settle(coming)
 
 
-async def _consume(pieces: AsyncGenerator[bytearray, None], use: Callable[[Piece], object]) -> None:
-    """Give every piece to `use`, in a thread; the next one is received meanwhile."""
-    using: asyncio.Future[object] | None = None
+async def _consume(batches: AsyncGenerator[list[bytes], None], use: Callable[[Piece], object]) -> None:
+    """Give every piece to `use`, in a thread; the next ones are received meanwhile."""
+
+    def use_all(batch: list[bytes]) -> None:
+        for piece in batch:
+            use(piece)
+
+    using: asyncio.Future[None] | None = None
     try:
-        async with contextlib.aclosing(pieces):
-            async for piece in pieces:
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
                 if using is not None:
                     await using
-                using = asyncio.ensure_future(in_thread(use, piece))
+                using = asyncio.ensure_future(in_thread(use_all, batch))
         if using is not None:
             await using
     finally:
@@ -324,20 +330,22 @@ async def _settle(work: asyncio.Future[Any]) -> None:
         raise asyncio.CancelledError
 
 
-async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[bytearray, None]:
-    """A path inside as a tar stream, in pieces of about BLOCK_BYTES."""
+async def _packed(sandbox: Sandbox, path: str, what: str) -> AsyncGenerator[list[bytes], None]:
+    """A path inside as a tar stream, in batches of about BLOCK_BYTES or less."""
     async with _started(sandbox.spawn, _PACK, _PACK_PYTHON, path) as process:
-        pending, said = bytearray(), b""
+        batch: list[bytes] = []
+        size, said = 0, b""
         async for stream, piece in process.output():
             if stream == "stderr":
                 said = (said + piece)[-_MAX_COMPLAINT_BYTES:]
                 continue
-            pending += piece
-            if len(pending) >= BLOCK_BYTES:
-                yield pending
-                pending = bytearray()
+            batch.append(piece)
+            size += len(piece)
+            if size >= BLOCK_BYTES or len(batch) == _BATCH_PIECES:
+                yield batch
+                batch, size = [], 0
         _check(await process.wait(), said, what, path)
-        yield pending
+        yield batch
 
 
 async def _complaints(process: SandboxProcess, said: bytearray) -> None:
@@ -385,7 +393,7 @@ def _check(result: ExecResult, said: bytes | bytearray, what: str, path: str) ->
         return
     text = said.decode(errors="replace").strip()
     lines = text.splitlines()
-    if result.exit_code == 1 and lines and all(line.endswith(_HARMLESS) for line in lines):
+    if result.exit_code == 1 and lines and all(line.lower().endswith(_HARMLESS) for line in lines):
         return
     if result.exit_code == _MISSING:
         raise SandboxFileNotFound(f"{what}: no {path!r} in the sandbox")

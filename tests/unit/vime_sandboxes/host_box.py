@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal as signals
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -53,7 +54,8 @@ class HostProcess:
 
     async def kill(self, signal: int = 9) -> None:
         if self._process.returncode is None:
-            os.killpg(self._process.pid, signals.Signals(signal))
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.killpg(self._process.pid, signals.Signals(signal))
         # `wait` waits for the pipes too, and nobody reads them any more.
         getattr(self._process, "_transport").close()  # noqa: B009
         await self._process.wait()

@@ -61,7 +61,7 @@ async def test_a_runner_that_breaks_its_promises_is_dead(kind: int, fields: tupl
     async def run() -> None:
         pretender, _, process = await spawned()
         (request, _, _), *_ = pretender.heard
-        for _ in range(4):
+        for _ in range(2 * frames.WINDOW // frames.CHUNK):
             pretender.say(request, kind, *fields)
         await process.wait()
 
@@ -82,6 +82,36 @@ async def test_credit_is_given_for_what_was_read_only() -> None:
         return given
 
     assert sum(await on_io_thread(run())) == frames.WINDOW // 4
+
+
+async def test_short_pieces_take_of_the_window_what_it_costs_to_keep_them() -> None:
+    async def run() -> None:
+        pretender, _, process = await spawned()
+        (request, _, _), *_ = pretender.heard
+        for _ in range(2 * frames.WINDOW // frames.MIN_COST):
+            pretender.say(request, frames.STDOUT, b"x")
+        await process.wait()
+
+    with pytest.raises(SandboxDead, match="more output than was asked for"):
+        await on_io_thread(run())
+
+
+async def test_a_program_that_writes_single_bytes_is_held_back_and_all_of_it_comes(
+    plain_runner: subprocess.Popen[bytes],
+) -> None:
+    script = "for n in $(seq 20000); do echo x; done"
+
+    async def run() -> int:
+        link = await linked(plain_runner)
+        process = await link.spawn(["sh", "-c", script], env={}, cwd="/", timeout_s=60)
+        await asyncio.sleep(0.3)  # nobody reads: the window fills up
+        pieces = process.output()
+        total = 0
+        async for _, piece in pieces:
+            total += len(piece)
+        return total
+
+    assert await on_io_thread(run()) == 40000
 
 
 async def test_no_more_input_is_sent_than_was_taken() -> None:
@@ -141,18 +171,19 @@ async def plain_runner() -> AsyncIterator[subprocess.Popen[bytes]]:
         stream.close()
 
 
+async def linked(runner: subprocess.Popen[bytes]) -> RunnerLink:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), runner.stdout)
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, runner.stdin)
+    link = RunnerLink(reader, asyncio.StreamWriter(transport, protocol, None, loop), lambda reason: reason)
+    await link.ready()
+    return link
+
+
 async def test_the_source_is_a_runner_too_and_ends_with_all_it_started(plain_runner) -> None:
     async def run() -> str:
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), plain_runner.stdout)
-        transport, protocol = await loop.connect_write_pipe(
-            asyncio.streams.FlowControlMixin, plain_runner.stdin
-        )
-        link = RunnerLink(
-            reader, asyncio.StreamWriter(transport, protocol, None, loop), lambda reason: reason
-        )
-        await link.ready()
+        link = await linked(plain_runner)
         result = await link.exec(
             ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"],
             stdin=b"",
