@@ -68,11 +68,11 @@ class FileTaskSet(IndexedTaskSet):
             raise DatasetError(f"{path}: no such file")
         self._file = IndexedFile(path)
         scan = RowScan(str(path), rules or RowRules())
-        starts, sizes = array("Q"), array("L")
+        starts, sizes = array("Q"), array("I")
         self.index_rows(path, scan, starts, sizes)
         ids, keep = scan.finish()
         self._starts: NDArray[np.uint64] = np.frombuffer(starts, np.uint64)[keep]
-        self._sizes: NDArray[np.uint32] = np.frombuffer(sizes, np.dtype("L"))[keep].astype(np.uint32)
+        self._sizes: NDArray[np.uint32] = np.frombuffer(sizes, np.uint32)[keep]
         super().__init__(name=path.name, rules=scan.rules, ids=ids, bad_rows=scan.bad)
 
     def index_rows(self, path: Path, scan: RowScan, starts: array[int], sizes: array[int]) -> None:

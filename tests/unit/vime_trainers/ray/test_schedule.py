@@ -67,3 +67,13 @@ def test_a_row_without_the_needed_key_names_file_line_and_key(tmp_path: Path) ->
     path = data(tmp_path / "t.jsonl", [{"input": "a", "gold": "b"}, {"input": "c"}])
     with pytest.raises(DatasetError, match=r"t\.jsonl:2: no key 'gold'"):
         training_tasks(config(prompt_data=path, label_key="gold"))
+
+
+def test_rows_may_come_from_any_file_of_tasks_and_from_a_slice_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("".join(f"{row}\n" for row in ["q,a", "one,1", "two,2", "three,3"]))
+    tasks = training_tasks(config(prompt_data=f"{path}@[1:]", input_key="q", label_key="a"))
+    assert [(tasks[n].inputs["prompt"], tasks[n].inputs["label"]) for n in range(len(tasks))] == [
+        ("two", "2"),
+        ("three", "3"),
+    ]
