@@ -17,9 +17,8 @@ class LossConfig:
     """
 
     loss_type: Literal["policy_loss", "sft_loss", "custom_loss"] = "policy_loss"
-    """`sft_loss`: likelihood of the trainable tokens, for text of others; `custom_loss`: the function at
-    `custom_loss_function_path`. Those two take no part of what follows but `entropy_coef` (and a custom loss
-    not even that: what it returns is the loss)."""
+    """`sft_loss`: likelihood of the trainable tokens, for text of others; of what follows only `entropy_coef`
+    has a part in it. `custom_loss`: what the function at `custom_loss_function_path` returns."""
     custom_loss_function_path: str | None = None
     """`module:function`, see `vime_trainers.losses.custom`."""
     pg_loss_type: Literal["ppo", "reinforce", "gspo", "cispo"] = "ppo"

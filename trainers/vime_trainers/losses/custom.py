@@ -6,7 +6,7 @@
 - `batch`: name -> one tensor [tokens of the row] for each row of the micro-batch, of its trainable tokens
   alone: `tokens` (their ids), `advantages`, `rollout_log_probs`, `log_probs` (what a ratio is taken against,
   see `old_logprobs`), `current_log_probs` and `entropy` (differentiable, of the logits), `loss_masks` (ones),
-  and `ref_log_probs`, `teacher_log_probs` where the samples have them; `response_lengths`: their lengths.
+  `ref_log_probs` and `teacher_log_probs` (NaN where the samples have none); `response_lengths`: how many.
 - `logits`: [num_tokens, vocabulary] those which predict the tokens, row after row, already divided by the
   temperature; float32, differentiable.
 - `sum_of_sample_mean`: [num_tokens] -> [], the weighted sum. What it makes of per-token values does not

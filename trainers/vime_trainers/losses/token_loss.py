@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from vime_agents.errors import ContractError
 from vime_trainers.losses import kl
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.corrections import (
@@ -238,5 +239,5 @@ def _rows(tokens: TokenInputs) -> Rows:
 
 def _given(values: Tensor | None, name: str) -> Tensor:
     if values is None:
-        raise ValueError(f"this loss needs {name}")
+        raise ContractError(f"this loss reads {name}, which the tokens do not have")
     return values

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from vime_agents.errors import ContractError
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import SUMS, TokenInputs, token_loss
@@ -239,3 +240,16 @@ def test_loss_and_gradient_do_not_depend_on_the_split_into_micro_batches_or_the_
         found = total(parts)
         assert found[0] == pytest.approx(whole[0], abs=1e-12)
         np.testing.assert_allclose(found[1], whole[1], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (LossConfig(old_logprobs="sample"), "old_log_probs"),
+        (LossConfig(kl_coef=0.1, kl_reference="sample"), "reference_log_probs"),
+        (LossConfig(opd_kl_coef=0.1), "teacher_log_probs"),
+    ],
+)
+def test_what_a_loss_reads_and_is_not_there_is_named(config, told):
+    with pytest.raises(ContractError, match=told):
+        run(config)
