@@ -30,6 +30,8 @@ from vime_agents.messages import Message
 from vime_agents.multi_agent.env import MultiAgentEnv, Next
 
 _NUMBER = re.compile(r"(?:(?<![\w.])-)?(?<![\w.])[0-9]+(?:\.[0-9]+)?(?!\w)", re.ASCII)
+_READ = 10_000
+"""Characters, from the end, in which a last number or word is looked for: a search holds up all others."""
 _SHOWN = 200
 """Characters of a bad reply that a record keeps."""
 
@@ -165,7 +167,7 @@ class Game(MultiAgentEnv):
 
 def whole_number(text: str, low: int, high: int) -> int:
     """The last number that a reply says, if it is a whole one within bounds. Raises IllegalMove."""
-    found = _NUMBER.findall(text)
+    found = _NUMBER.findall(text, _start(text))
     if not found:
         raise IllegalMove(f"answer with a whole number from {low} to {high}")
     last: str = found[-1]
@@ -178,7 +180,12 @@ def whole_number(text: str, low: int, high: int) -> int:
 def one_of(text: str, choices: Sequence[str]) -> str:
     """The last of `choices` that a reply says as a word, in any case. Raises IllegalMove."""
     words = "|".join(re.escape(c) for c in sorted(choices, key=len, reverse=True))
-    found = re.findall(rf"(?<!\w)(?:{words})(?!\w)", text, re.IGNORECASE)
+    found = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE).findall(text, _start(text))
     if not found:
         raise IllegalMove(f"answer with one of {', '.join(choices)}")
     return next(c for c in choices if c.lower() == found[-1].lower())
+
+
+def _start(text: str) -> int:
+    # A position, not a slice: what stands before it still tells whether a word begins there.
+    return max(0, len(text) - _READ)

@@ -168,6 +168,16 @@ def test_what_is_no_number_within_bounds_is_illegal(text: str) -> None:
         whole_number(text, 0, 8)
 
 
+def test_only_the_end_of_a_very_long_reply_is_read() -> None:
+    assert whole_number("7" + " " * 9_000 + "!", 0, 8) == 7
+    assert one_of("x" * 10**6 + " fold", ("fold", "call")) == "fold"
+    for text in ("7" + " " * 10_000, "17" + "." * 9_999, "1" * 10_001):
+        with pytest.raises(IllegalMove, match="answer with a whole number"):
+            whole_number(text, 0, 8)
+    with pytest.raises(IllegalMove):
+        one_of("unfold" + "." * 9_996, ("fold", "call"))
+
+
 def test_the_last_of_the_words_counts() -> None:
     assert one_of("I will not Defect; I COOPERATE.", ("cooperate", "defect")) == "cooperate"
     for text in ("", "cooperated", "\x00", "uncooperate"):
