@@ -221,7 +221,7 @@ class LossOptions:
     """`module:function`: `loss(args, batch, logits, sum_of_sample_mean) -> (loss, {name: tensor})`."""
     pg_loss_type: Literal["ppo", "reinforce", "gspo", "cispo"] = "ppo"
     """Clipped probability ratio of each token, plain policy gradient, clipped ratio of each row, or clipped
-    ratio as a weight."""
+    ratio as a weight. They differ with --old-logprobs rollout alone."""
     old_logprobs: Literal["current", "rollout"] = "current"
     """What the ratio is taken against: the trainer's own log-probs (ratio 1), or the engine's."""
     eps_clip: Annotated[float, Bounds(0, 1)] = 0.2
