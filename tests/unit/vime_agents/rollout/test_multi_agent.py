@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ import pytest
 from tests.unit.vime_agents.multi_agent.games import LastOneOut, Nim
 from vime_agents.episode import Episode, Trajectory, episode_from_json, episode_to_json
 from vime_agents.errors import ConfigError, EngineError, ModelError, UnknownIdError
-from vime_agents.messages import assistant
+from vime_agents.messages import Message, assistant
 from vime_agents.multi_agent import MultiAgentEnv
 from vime_agents.multi_agent.assign import assign
 from vime_agents.policies.scripted import ScriptedPolicy
+from vime_agents.policies.tokens import TokenPolicy
 from vime_agents.policy import ContextLengthExceeded, Conversation, Generation, Policy, Sampling, Usage
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.multi_agent import MultiAgentPlay
@@ -105,6 +107,61 @@ async def test_each_agent_has_its_own_tokens_turns_reward_and_outcome() -> None:
     assert [t.reward for t in second.turns] == [-1.0]
     assert first.outcome is not None
     assert first.outcome.stop == "done"
+
+
+class Characters:
+    """A renderer whose tokens are characters."""
+
+    def initial(self, messages: Sequence[Message], tools: Any) -> list[Piece]:
+        return [Piece(token_ids=tuple(map(ord, m["content"])), source="user") for m in messages]
+
+    def extend(self, previous_ids: Any, new_messages: Sequence[Message], tools: Any) -> list[Piece]:
+        return self.initial(new_messages, tools)
+
+    def parse(self, sampled_ids: Sequence[int]) -> Message:
+        return assistant("".join(map(chr, sampled_ids)))
+
+
+@dataclass
+class Answer:
+    sampled: SampledTokens
+    finish_reason: str = "stop"
+
+
+class TakesOne:
+    """An engine that always samples the same text, and remembers what it read for whom."""
+
+    def __init__(self) -> None:
+        self.read: dict[str, list[str]] = {}
+
+    async def generate(
+        self, token_ids: list[int], sampling: Sampling, *, session_id: str, timeout_s: float | None
+    ) -> Answer:
+        self.read.setdefault(session_id, []).append("".join(map(chr, token_ids)))
+        return Answer(SampledTokens(token_ids=tuple(b"<1>"), logprobs=(-0.5,) * 3, versions=((4, 0, 3),)))
+
+    async def aclose(self) -> None:
+        """Nothing to release."""
+
+
+async def test_one_engine_plays_both_seats_and_mixes_no_tokens_of_theirs() -> None:
+    engine = TakesOne()
+
+    def policy(trainable: bool) -> TokenPolicy:
+        return TokenPolicy(engine, Characters(), max_context_tokens=500, trainable=trainable)  # type: ignore[arg-type]
+
+    episode = await played(Nim, {"first": policy(True), "second": policy(False)})
+    asks = [f"{n} sticks are left. Take 1 or 2." for n in (5, 4, 3, 2, 1)]
+    for trajectory, seen, frozen in zip(
+        episode.trajectories, (asks[::2], asks[1::2]), (False, True), strict=True
+    ):
+        (segment,) = trajectory.segments
+        text = "".join(map(chr, segment.token_ids))
+        assert text == "".join(f"{ask}<1>" for ask in seen)
+        sampled = "".join(c for c, m in zip(text, segment.loss_mask, strict=True) if m)
+        assert sampled == ("" if frozen else "<1>" * len(seen))
+        assert (trajectory.frozen, trajectory.weight_versions) == (frozen, (4,))
+    assert engine.read["e-a0-second"] == [asks[1], f"{asks[1]}<1>{asks[3]}"]
 
 
 async def test_those_who_act_at_once_are_sampled_at_once_with_seeds_of_their_own() -> None:
