@@ -110,10 +110,10 @@ class McpServer(McpClient):
         try:
             async with asyncio.timeout(1.0):
                 await self._process.wait()
+        except SandboxError as error:  # among them a TimeoutError
+            self._output.failure = error
         except TimeoutError:
             return False
-        except SandboxError as error:
-            self._output.failure = error
         return True
 
     async def _ended(self) -> Exception:

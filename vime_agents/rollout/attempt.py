@@ -112,6 +112,8 @@ class Attempt(ABC):
             try:
                 async with asyncio.timeout(self.limits.episode_s):
                     await self._generate_classified(generate)
+            except EpisodeError:
+                raise  # some are time-outs, too: of a sandbox, not of the episode
             except TimeoutError:
                 # A policy that dawdles is scored as it stands, or it learns to; a wedged env cannot be.
                 detail = f"limit {self.limits.episode_s:g} s, awaiting {self.awaiting}"
@@ -166,6 +168,8 @@ class Attempt(ABC):
         try:
             async with deadline:
                 return await awaitable
+        except EpisodeError:
+            raise
         except TimeoutError:
             if deadline.expired() or stage == "generation":
                 # The number of tokens bounds an honest generation, and an env's answer is its own: running
@@ -182,10 +186,10 @@ class Attempt(ABC):
         try:
             async with asyncio.timeout(self.limits.env_s):
                 await self._score_partial(limit)
-        except TimeoutError:
-            return
         except EpisodeError as error:
             self._fail(error)
+        except TimeoutError:
+            return
 
     def _fail(self, error: EpisodeError) -> None:
         self.retryable = error.retryable

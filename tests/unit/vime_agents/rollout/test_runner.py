@@ -12,7 +12,7 @@ import pytest
 
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
-from vime_agents.errors import EngineError, EnvFault, ModelError
+from vime_agents.errors import EngineError, EnvFault, ModelError, SandboxTimeout
 from vime_agents.messages import Message, assistant
 from vime_agents.policy import ContextLengthExceeded, Conversation, Generation, Sampling, Usage
 from vime_agents.rollout.limits import Limits
@@ -178,6 +178,27 @@ async def test_a_failure_is_typed_has_no_reward_and_ends_no_run(
     assert episodes["e1"].reward is None
     assert episodes["e1"].attempt == attempts - 1
     assert not CountingEnv.open_envs
+
+
+@pytest.mark.parametrize("where", ["respond", "score", "score after the limit"])
+async def test_a_sandbox_that_does_not_answer_is_not_an_episode_that_took_too_long(where: str) -> None:
+    """`SandboxTimeout` is a `TimeoutError`, but not of any limit of the runner's."""
+
+    class Silent(CountingEnv):
+        async def respond(self, message: Message) -> list[Message] | None:
+            if where == "respond":
+                raise SandboxTimeout("no answer", limit="answer", limit_s=15.0, elapsed_s=15.0)
+            return await super().respond(message)
+
+        def score(self, text: str) -> float:
+            raise SandboxTimeout("no answer", limit="answer", limit_s=15.0, elapsed_s=15.0)
+
+    limits = Limits(max_turns=1) if where.endswith("limit") else Limits()
+    r = runner(lambda c: "ok", make_env=Silent, max_retries=1, limits=limits)
+    episode = await only(r, turns=5 if where.endswith("limit") else 1)
+    assert (episode.outcome.kind, episode.outcome.cause, episode.reward) == ("failed", "sandbox", None)
+    assert episode.outcome.detail == "SandboxTimeout: no answer"
+    assert r.policy.calls == 2  # type: ignore[attr-defined]
 
 
 async def test_a_hook_that_raises_fails_its_episode_naming_the_hook() -> None:
