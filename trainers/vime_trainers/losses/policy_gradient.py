@@ -97,4 +97,4 @@ def cispo_loss(
     """
     ratio = log_ratio(log_probs, old_log_probs, mask)[0].exp().detach()
     weight = ratio.clamp(1 - eps_clip, 1 + eps_clip_high)
-    return weight * reinforce_loss(log_probs, advantages, mask), ratio, (weight != ratio) & mask
+    return weight * reinforce_loss(log_probs, advantages, mask), ratio, weight != ratio

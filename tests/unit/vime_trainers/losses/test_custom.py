@@ -17,7 +17,7 @@ TARGETS = torch.tensor([1, 0, 2])
 WEIGHTS = [0.5, 0.25, 0.25]
 
 
-def run(function, rows=None):
+def run(function):
     logits = torch.arange(9.0).reshape(3, 3).sin().requires_grad_()
     log_probs, entropy = log_probs_and_entropy(logits, TARGETS)
     tokens = TokenInputs(
@@ -26,7 +26,7 @@ def run(function, rows=None):
         rollout_log_probs=torch.tensor([-1.0, -1.5, -0.5]),
         advantages=torch.tensor([1.0, -1.0, 2.0]),
         weights=torch.tensor(WEIGHTS),
-        rows=rows or Rows(torch.tensor([0, 0, 2]), 3),
+        rows=Rows(torch.tensor([0, 0, 2]), 4),
     )
     return custom_loss(function, CONFIG, tokens, TARGETS, logits), logits
 
@@ -59,11 +59,11 @@ def test_the_batch_has_a_tensor_for_each_row_even_for_one_without_tokens():
         return logits.sum() * 0, {}
 
     run(look)
-    assert seen["response_lengths"] == [2, 0, 1]
-    assert [t.tolist() for t in seen["tokens"]] == [[1, 0], [], [2]]
-    assert [t.tolist() for t in seen["advantages"]] == [[1.0, -1.0], [], [2.0]]
-    assert [t.tolist() for t in seen["loss_masks"]] == [[1.0, 1.0], [], [1.0]]
-    assert [t.tolist() for t in seen["log_probs"]] == [[-1.0, -1.5], [], [-0.5]]
+    assert seen["response_lengths"] == [2, 0, 1, 0]
+    assert [t.tolist() for t in seen["tokens"]] == [[1, 0], [], [2], []]
+    assert [t.tolist() for t in seen["advantages"]] == [[1.0, -1.0], [], [2.0], []]
+    assert [t.tolist() for t in seen["loss_masks"]] == [[1.0, 1.0], [], [1.0], []]
+    assert [t.tolist() for t in seen["log_probs"]] == [[-1.0, -1.5], [], [-0.5], []]
     assert "teacher_log_probs" not in seen
 
 

@@ -32,6 +32,14 @@ def test_a_critic_moves_no_further_than_the_clip():
     assert clipped == [True, False, False]
 
 
+def test_a_critic_that_went_the_wrong_way_is_brought_back_from_wherever_it_is():
+    """V = 0.2 went down from 0.5, away from 1: the error is its own, not that of the clipped 0.3."""
+    loss, gradient, clipped = values_at([0.2, 0.1, 0.0], value_clip=0.2)
+    assert loss == pytest.approx([0.32, 0.005, 0.0])
+    assert gradient == pytest.approx([-0.8, 0.1, 0.0])
+    assert clipped == [False] * 3
+
+
 def test_without_a_clip_it_is_half_the_squared_error():
     loss, gradient, clipped = values_at([0.9, 0.2, 7.0], value_clip=None)
     assert loss == pytest.approx([0.005, 0.02, 0.0])
