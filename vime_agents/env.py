@@ -505,7 +505,7 @@ class ToolEnv(AgentEnv):
         name, arguments = call["function"]["name"], call["function"]["arguments"]
         self.count("tool_calls")
         note = ""
-        if (repaired := repaired_arguments(arguments)) is not None:
+        if (repaired := await repaired_arguments(arguments, run_in_thread)) is not None:
             self.count("tool_repairs")
             arguments, note = repaired, "[The arguments were not valid JSON and were repaired.]\n"
         deadline = asyncio.timeout(self.tool_timeout_s)

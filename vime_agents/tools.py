@@ -22,8 +22,8 @@ import pydantic
 from vime_agents.errors import ContractError, ToolError
 from vime_agents.sandbox import Sandbox
 
-MAX_REPAIR_CHARS = 20_000
-"""Longer arguments are not repaired: it is done on the event loop."""
+MAX_REPAIR_CHARS = 4_000
+"""Longer arguments are not repaired: the time grows with the square, to a second for the worst of these."""
 
 
 class Tool:
@@ -208,26 +208,21 @@ def tools_of(instance: object) -> dict[str, BoundTool]:
     return found
 
 
-def repaired_arguments(text: str) -> str | None:
+async def repaired_arguments(text: str, run_sync: RunSync) -> str | None:
     """Almost valid JSON -> the JSON object that was meant; None when it is valid, or there is no telling.
 
     Quotes, commas, fences and stray text around the object are repaired. Text that was cut off is not: half
     of a command is not what the model meant.
-    """
-    if not text.strip() or len(text) > MAX_REPAIR_CHARS or _is_json(text):
-        return None
-    import json_repair
 
-    # Only where the arguments are whole is what follows them an object of its own.
-    end = {"\0end": 0}
-    try:
-        found = json_repair.loads(f"{text} {json.dumps(end)}")
-    except (ValueError, RecursionError):
+    Args:
+        text: as the model wrote it.
+        run_sync: runs a blocking function off the event loop.
+    """
+    if not text.strip() or _read_json(text) is not _NOT_JSON:
         return None
-    match found:
-        case [dict() as arguments, last] if last == end and not _lost_a_value(arguments, text):
-            return json.dumps(arguments)
-    return None
+    if isinstance(arguments := _read_json(text, strict=False), dict):  # line feeds inside of strings, no more
+        return json.dumps(arguments)
+    return None if len(text) > MAX_REPAIR_CHARS else await run_sync(lambda: _repaired(text))
 
 
 def cut_output(text: str, max_chars: int) -> str:
@@ -249,12 +244,29 @@ async def run_off_loop(function: Callable[[], Any]) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
-def _is_json(text: str) -> bool:
+_NOT_JSON = object()
+
+
+def _read_json(text: str, *, strict: bool = True) -> object:
     try:
-        json.loads(text)
+        return json.loads(text, strict=strict)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return _NOT_JSON
+
+
+def _repaired(text: str) -> str | None:
+    import json_repair
+
+    # Only where the arguments are whole is what follows them an object of its own.
+    end = {"\0end": 0}
+    try:
+        found = json_repair.loads(f"{text} {json.dumps(end)}")
+    except (ValueError, RecursionError):
+        return None
+    match found:
+        case [dict() as arguments, last] if last == end and not _lost_a_value(arguments, text):
+            return json.dumps(arguments)
+    return None
 
 
 def _lost_a_value(value: object, text: str) -> bool:

@@ -319,14 +319,15 @@ async def test_a_plain_function_is_a_tool_too() -> None:
         ('{"a": True, "b": None}', {"a": True, "b": None}),
         ('```json\n{"a": 1}\n```', {"a": 1}),
         ('{"a": "two\nlines"}', {"a": "two\nlines"}),
+        ('{"a": "' + "[{\n" * 20_000 + '"}', {"a": "[{\n" * 20_000}),
         ('{"a": "say "hi" now"}', {"a": 'say "hi" now'}),
         ('{"a": "", "b": 1,}', {"a": "", "b": 1}),
         ('{"a": {"b": [1, 2,]}}</tool_call>', {"a": {"b": [1, 2]}}),
         ('{"a": "\\ud800",}', {"a": "\ud800"}),
     ],
 )
-def test_almost_valid_json_is_repaired(text: str, meant: dict) -> None:
-    repaired = repaired_arguments(text)
+async def test_almost_valid_json_is_repaired(text: str, meant: dict) -> None:
+    repaired = await repaired_arguments(text, run_off_loop)
     assert repaired is not None
     assert json.loads(repaired) == meant
 
@@ -352,14 +353,22 @@ def test_almost_valid_json_is_repaired(text: str, meant: dict) -> None:
         "hello",
         "[" * 15_000,
         '{"a":' * 3_000,
+        '{"a": ' + '"[' * 4_000 + "}",  # would take seconds
         '{"a": "' + "x" * 30_000 + '"}}',
         '{"a": ' + "9" * 5000 + "}",
         "\0",
         "\ud800{",
     ],
 )
-def test_what_is_valid_cut_off_or_unclear_is_not_repaired(text: str) -> None:
-    assert repaired_arguments(text) is None
+async def test_what_is_valid_cut_off_or_unclear_is_not_repaired(text: str) -> None:
+    assert await repaired_arguments(text, run_off_loop) is None
+
+
+async def test_arguments_that_were_cut_off_anywhere_are_not_repaired() -> None:
+    whole = "{'command': 'echo \"hi\" > {a,b}', 'n': [1, {'a': None}],}"
+    assert await repaired_arguments(whole, run_off_loop) is not None
+    for end in range(len(whole)):
+        assert await repaired_arguments(whole[:end], run_off_loop) is None, whole[:end]
 
 
 # --------------------------------------------------------------------------------------- long output
