@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +27,16 @@ ROW_LOSSES = {
         "rs_upper_bound": 1.6,
     },
     "custom": {"loss_type": "custom_loss", "custom_loss_function_path": "oracle:custom_loss"},
+    "four-policies": {
+        "old_logprobs": "sample",
+        "kl_reference": "sample",
+        "kl_coef": 0.1,
+        "opd_kl_coef": 0.5,
+        "tis_clip": 1.5,
+    },
+    "sft": {"loss_type": "sft_loss"},
 }
-"""Losses in which a token depends on its whole row, or which read whole logits."""
+"""Losses in which a token depends on its whole row, or which read whole logits or more of a sample."""
 
 SHAPES = {
     "llama": {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72},
@@ -87,6 +96,21 @@ def make_batch(num_samples: int) -> Batch:
             )
         )
     return Batch(samples=tuple(samples), temperature=TEMPERATURE)
+
+
+def row_batch(name: str) -> Batch:
+    """The batch of one of ROW_LOSSES, with what its loss reads of the samples."""
+    batch = make_batch(9)
+    rng = np.random.default_rng(2)
+    samples = []
+    for sample in batch.samples:
+        near = {
+            f"{policy}_logprobs": rng.uniform(low, low + 1, len(sample)).astype(np.float32)
+            for policy, low in (("old", -5.5), ("reference", -7.0), ("teacher", -4.0))
+        }
+        others = {"rollout_logprobs": np.full(len(sample), np.nan, np.float32)} if name == "sft" else {}
+        samples.append(replace(sample, **(near if name == "four-policies" else others)))
+    return replace(batch, samples=tuple(samples))
 
 
 def log_softmax(model: torch.nn.Module, ids: np.ndarray, temperature: float) -> torch.Tensor:
@@ -149,6 +173,18 @@ def row_loss(model: torch.nn.Module, batch: Batch, name: str) -> tuple[torch.Ten
             product = gaps.sum().exp().item()
             weight = min(max(product, settings["tis_clip_low"]), settings["tis_clip"])
             terms = -weight * advantages * unit * float(inside)
+        elif name == "four-policies":
+            old, reference, teacher = (
+                torch.from_numpy(x[places])
+                for x in (sample.old_logprobs, sample.reference_logprobs, sample.teacher_logprobs)
+            )
+            current = log_probs.detach()
+            shaped = advantages - 0.1 * (current - reference) - 0.5 * (current - teacher)
+            ratio = (log_probs - old).exp()
+            clipped = -torch.minimum(ratio * shaped, ratio.clamp(0.8, 1.2) * shaped)
+            terms = (old - rollout).exp().clamp(max=1.5) * clipped
+        elif name == "sft":
+            terms = -log_probs
         else:
             terms = -advantages * log_probs + 0.01 * torch.stack(penalty)
         total = total + (weights * terms).sum()

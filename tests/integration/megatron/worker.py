@@ -96,7 +96,7 @@ def row_losses(model: Path, layout: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, settings in oracle.ROW_LOSSES.items():
         trainer = make_trainer(model, layout, lr=0.0, clip_grad=0.0, loss=LossConfig(**settings))
-        found[name] = trainer.update(oracle.make_batch(9))
+        found[name] = trainer.update(oracle.row_batch(name))
         trainer.close()
     loss = LossConfig(opd_kl_coef=1.0)
     trainer = make_trainer(model, layout, loss=loss)

@@ -158,6 +158,13 @@ def test_a_turn_that_one_episode_alone_reached_is_compared_with_nobody() -> None
     assert by_turn(batch, "b") == [-0.5, -0.5]
 
 
+def test_an_estimator_of_the_users_own_is_not_asked_about_one_episode_alone() -> None:
+    episodes = [make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 0.0, num_turns=2)]
+    batch = build(episodes, estimator=lambda r: np.array(r) + 1.0, credit=Credit(use_turn_rewards=True))
+    assert by_turn(batch, "a") == [2.0, 2.0, 0.0]
+    assert by_turn(batch, "b") == [1.0, 1.0]
+
+
 def test_equal_rewards_of_episodes_of_different_lengths_teach_nothing() -> None:
     episodes = [make_episode("a", "g", 1.0, num_turns=3), make_episode("b", "g", 1.0, num_turns=2)]
     batch = build(episodes, credit=Credit(use_turn_rewards=True))
