@@ -17,7 +17,14 @@ from vime_agents.checking.finding import CheckResult, Finding, Severity
 from vime_agents.checking.policies import FixedReplies
 from vime_agents.checking.sandboxes import CountingSandboxes
 from vime_agents.env import AgentEnv
-from vime_agents.errors import ConfigError, EnvFault, GraderError, SandboxError, UnknownIdError
+from vime_agents.errors import (
+    ConfigError,
+    EnvFault,
+    GraderError,
+    SandboxError,
+    SandboxUnavailable,
+    UnknownIdError,
+)
 from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import Policy
 
@@ -204,7 +211,11 @@ class Session:
         env: AgentEnv | None = None,
         max_steps: int | None = None,
     ) -> Trace:
-        """One episode, on a new env that is closed afterwards unless `env` is given."""
+        """One episode, on a new env that is closed afterwards unless `env` is given.
+
+        Raises:
+            CannotRun: the sandboxes that it needs cannot be had on this machine.
+        """
         own = self.make() if env is None else env
         try:
             trace = await play(
@@ -220,6 +231,8 @@ class Session:
             if env is None:
                 await self.close(own)
         self.hung |= isinstance(trace.error, Hung)
+        if isinstance(trace.error, SandboxUnavailable):  # two such episodes are equal, and mean nothing
+            raise CannotRun(f"no sandbox: {trace.error}"[:400])
         return trace
 
     async def close(self, env: AgentEnv) -> None:
@@ -357,8 +370,11 @@ class Session:
         return result
 
     def _is_blocked(self, name: str) -> bool:
+        """Whether an earlier check failed; its warnings hold up nobody."""
         result = self.results.get(name)
-        return result is not None and result.state in ("found", "not run")
+        return result is not None and (
+            result.state == "not run" or any(f.severity == "error" for f in result.findings)
+        )
 
 
 def is_invalid_reward(error: BaseException) -> bool:

@@ -14,8 +14,8 @@ class CountingSandboxes:
 
     name = "checking"
 
-    def __init__(self) -> None:
-        self._pool: Any = None
+    def __init__(self, pool: Any = None) -> None:
+        self._pool = pool
         self._made: list[Sandbox] = []
 
     async def preflight(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -72,7 +73,8 @@ async def run_checks(
     for name in only:
         if name not in all_ids():
             raise UnknownIdError("check", name, all_ids())
-    Session(env_id, split=split)  # what is wrong with the id is raised here
+    with contextlib.redirect_stdout(sys.stderr):  # what the author's module prints is no part of a report
+        Session(env_id, split=split)  # what is wrong with the id is raised here
     run = _Run(env_id=env_id, split=split, quick=quick, on_result=on_result)
     await run.all(chosen_checks(name for name in only if name in CHECKS))
     for name in PROCESS_CHECKS:
@@ -127,7 +129,7 @@ class _Run:
             stdout=asyncio.subprocess.DEVNULL,  # the author's own printing
             stderr=asyncio.subprocess.PIPE,
             pass_fds=(writing,),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             start_new_session=True,
         )
         os.close(writing)

@@ -23,6 +23,7 @@ import vime_agents as vime
 from vime_agents import messages as msg
 from vime_agents.env import AgentEnv, ToolEnv
 from vime_agents.episode import RewardResult
+from vime_agents.sandbox import SandboxSpec
 from vime_agents.task import Task
 
 GALLERY: dict[str, type[AgentEnv]] = {}
@@ -115,6 +116,14 @@ class ScoreWantsANumber(SingleTurn):
 
     async def score(self, text: str) -> Any:
         return float(int(text) == 3)
+
+
+@exhibit
+class WaitsForever(SingleTurn):
+    FINDS = "plays"
+
+    async def prompt(self) -> Any:
+        await asyncio.Event().wait()
 
 
 @exhibit
@@ -764,6 +773,17 @@ class LeaksFolders(SingleTurn):
 
     def setup(self) -> None:
         tempfile.mkdtemp()
+
+
+@exhibit
+class LeaksSandboxes(SingleTurn):
+    FINDS = "leak-sandboxes"
+    sandbox_spec = SandboxSpec()
+
+    async def prompt(self) -> Any:
+        assert self._provider is not None
+        await self._provider.create(SandboxSpec())
+        return await super().prompt()
 
 
 @exhibit

@@ -65,6 +65,16 @@ async def test_what_another_check_explains_is_no_finding_but_a_pass_stays_one(se
     assert states["c"].state == "passed"
 
 
+async def test_a_warning_holds_up_no_other_check(session):
+    async def warns(session):
+        session.find("a small fault", severity="warning")
+
+    add("a", warns)
+    add("b", passes, needs=("a",))
+    add("c", finds, explained_by=("a",))
+    assert [(await session.run(name)).state for name in ("a", "b", "c")] == ["found", "passed", "found"]
+
+
 @pytest.mark.parametrize(
     ("error", "state", "reason"),
     [
