@@ -66,8 +66,8 @@ def run(argv: Sequence[str]) -> int:
         f"\nNext:\n"
         f"  pip install -e '{folder}[test]'\n"
         f"  pytest {folder}\n"
-        f"  vime-agents check {names['env_id']}\n"
-        f"  vime-agents play {names['env_id']}\n"
+        + (f"  vime-agents check {names['env_id']}\n" if flags.kind != "game" else "")
+        + f"  vime-agents play {names['env_id']}\n"
         f"  vime-agents eval {names['env_id']} --policy gold -n 20"
     )
     return 0

@@ -128,7 +128,8 @@ def _request(config: PlayConfig, make_env: Callable[[], AgentEnv | MultiAgentEnv
 
 def _title(config: PlayConfig, request: EpisodeRequest, cls: Any) -> str:
     low, high = cls.reward_range
+    turns = f"{cls.max_turns} turn{'' if cls.max_turns == 1 else 's'}"
     return (
-        f"{config.env} ({config.split}), task {request.task.id}, seed {config.seed}: at most {cls.max_turns} "
-        f"turns, reward {low:g} to {high:g}"
+        f"{config.env} ({config.split}), task {request.task.id}, seed {config.seed}: at most {turns}, "
+        f"reward {low:g} to {high:g}"
     )

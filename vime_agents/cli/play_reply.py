@@ -192,7 +192,23 @@ def _format_call(call: ToolCall, schemas: Sequence[Mapping[str, Any]]) -> str:
     texts = {key: _text_of(value, parameters[key]) for key, value in arguments.items()}
     if any(text is None for text in texts.values()):
         return f"/{name} {json.dumps(arguments)}"
-    return " ".join([f"/{name}", *(f"{key}={shlex.quote(str(text))}" for key, text in texts.items())])
+    only = next(iter(texts.values()), None)
+    if len(parameters) == 1 and only and _stands_alone(only, parameters):
+        return f"/{name} {only}"
+    return " ".join([f"/{name}", *(f"{key}={_quoted(str(text))}" for key, text in texts.items())])
+
+
+def _stands_alone(text: str, parameters: Mapping[str, Any]) -> bool:
+    """Whether the text of an only argument reads as what it is, without its name and quotes."""
+    named = _NAMED.match(text)
+    return text == text.strip() and text[0] != "{" and not (named and named[1] in parameters)
+
+
+def _quoted(text: str) -> str:
+    """As `shlex.split` reads it, and a person as well: quotes around, of the kind that is not inside."""
+    if "'" not in text:
+        return shlex.quote(text)
+    return '"{}"'.format(text.replace("\\", "\\\\").replace('"', '\\"'))
 
 
 def _text_of(value: object, schema: Mapping[str, Any]) -> str | None:

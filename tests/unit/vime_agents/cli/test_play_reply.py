@@ -129,13 +129,32 @@ texts = st.text(max_size=20) | st.sampled_from(["/x", "a\n/b", "null", "5", "{",
         ),
         max_size=2,
     ),
+    said=st.lists(texts, max_size=2),
 )
-def test_a_reply_that_is_shown_can_be_typed(content, moves):
-    made = [msg.tool_call("move", arguments, f"call-0-{i}") for i, arguments in enumerate(moves)]
+def test_a_reply_that_is_shown_can_be_typed(content, moves, said):
+    meant = [*(("move", arguments) for arguments in moves), *(("say", {"text": text}) for text in said)]
+    made = [msg.tool_call(name, arguments, f"call-0-{i}") for i, (name, arguments) in enumerate(meant)]
     reply = msg.assistant(content, made)
     back = parse_reply(format_reply(reply, SCHEMAS), SCHEMAS)
     assert back["content"] == content
-    assert calls(format_reply(reply, SCHEMAS)) == [("move", arguments) for arguments in moves]
+    assert calls(format_reply(reply, SCHEMAS)) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "shown"),
+    [
+        ("say", {"text": "grep 'a b' | wc > x"}, "/say grep 'a b' | wc > x"),
+        ("say", {"text": " x"}, "/say text=' x'"),
+        ("say", {"text": "text=1"}, "/say text=text=1"),
+        ("say", {"text": ""}, "/say text=''"),
+        ("say", {"text": "{}"}, "/say text='{}'"),
+        ("move", {"piece": 'it\'s "x"', "row": 1}, '/move piece="it\'s \\"x\\"" row=1'),
+        ("move", {"piece": "a b", "row": "1"}, '/move {"piece": "a b", "row": "1"}'),
+        ("look", {}, "/look"),
+    ],
+)
+def test_a_call_is_shown_as_plainly_as_it_can_be_typed(name, arguments, shown):
+    assert format_reply(msg.assistant("", [msg.tool_call(name, arguments, "1")]), SCHEMAS) == shown
 
 
 def test_calls_that_no_tool_can_take_are_shown_raw():
