@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
 from typing import Any
 
+from vime_agents.checking.drive import bounded
 from vime_agents.checking.kit import Session, check
 from vime_agents.checking.policies import FixedReplies
 from vime_agents.checking.replies import broken_replies
+from vime_agents.env import AgentEnv
 from vime_agents.episode import RewardResult
 from vime_agents.policies.scripted import WRONG, ScriptedPolicy
 
@@ -71,48 +72,57 @@ async def cancellation(session: Session) -> None:
 
 async def _cancelled_well(session: Session, what: str, replies: list[Any], step: int | None) -> bool:
     limit_s = session.scale.call_s
-    duration_s = 0.0
-    for share in (None, 0.0, 0.25, 0.5, 0.75):  # None: to the end, to know how long it takes
+    env = session.make()
+    task = await _begin(session, env, replies, step)
+    started = time.monotonic()
+    await asyncio.wait([task], timeout=limit_s)
+    duration_s = time.monotonic() - started
+    task.cancel()
+    await asyncio.wait([task], timeout=limit_s)
+    await session.close(env)
+    if task.cancelled() or not task.done() or task.exception() is not None:
+        return True  # it fails without being cancelled: other checks look at that
+    for share in (0.0, 0.25, 0.5, 0.75):
         env = session.make()
-        try:
-            call: Callable[[], Coroutine[Any, Any, Any]] = lambda: env.areset(seed=0, options={"task": 0})  # noqa: B023, E731
-            if step is not None:
-                await asyncio.wait_for(call(), limit_s)
-                for reply in replies[:step]:
-                    await asyncio.wait_for(env.astep(reply), limit_s)
-                call = lambda: env.astep(replies[step])  # noqa: B023, E731
-            started = time.monotonic()
-            task = asyncio.ensure_future(call())
-            if share is None:
-                await asyncio.wait([task], timeout=limit_s)
-                duration_s = time.monotonic() - started
-            await asyncio.wait([task], timeout=duration_s * (share or 0.0))
-            if task.cancel():
-                await asyncio.wait([task], timeout=limit_s)
-                if not task.done():
-                    where = session.author.line_now([task])
-                    session.hung = True
-                    session.find(f"{what} goes on for {limit_s:g} s after it was cancelled", where=where)
-                    return False
-                if not task.cancelled():
-                    session.find(
-                        f"{what}, cancelled after {duration_s * (share or 0.0):.3f} s, ends with "
-                        f"{task.exception() or 'a result'!r}"[:300],
-                        where=session.author.line_of_hook("respond"),
-                    )
-                    return False
-            elif task.exception() is not None:
-                return True  # other checks look at what it raises
-        finally:
+        task = await _begin(session, env, replies, step)
+        await asyncio.wait([task], timeout=duration_s * share)
+        fault = await _cancel(session, task)
+        await session.close(env)
+        if fault is None:
+            try:
+                await bounded(env.areset(seed=0), "a reset afterwards", limit_s, session.author)
+            except Exception as error:  # noqa: BLE001 - an author's hook
+                fault = f"a reset afterwards: {type(error).__name__}: {error}", session.author.line_of(error)
             await session.close(env)
-        try:
-            await asyncio.wait_for(env.areset(seed=0), limit_s)
-        except Exception as error:  # noqa: BLE001 - an author's hook
-            session.find(
-                f"a reset after a cancelled {what}: {type(error).__name__}: {error}"[:300],
-                where=session.author.line_of(error),
-            )
+        if fault is not None:
+            message, where = fault
+            session.find(f"{what}, cancelled after {duration_s * share:.3f} s: {message}"[:400], where=where)
             return False
-        finally:
-            await session.close(env)
     return True
+
+
+async def _begin(
+    session: Session, env: AgentEnv, replies: list[Any], step: int | None
+) -> asyncio.Task[tuple[Any, ...]]:
+    """The reset, or with a step the one of that index, under way."""
+    options = {"task": 0}
+    if step is None:
+        return asyncio.ensure_future(env.areset(seed=0, options=options))
+    await bounded(env.areset(seed=0, options=options), "reset", session.scale.call_s, session.author)
+    for reply in replies[:step]:
+        await bounded(env.astep(reply), "step", session.scale.call_s, session.author)
+    return asyncio.ensure_future(env.astep(replies[step]))
+
+
+async def _cancel(session: Session, task: asyncio.Task[Any]) -> tuple[str, str | None] | None:
+    """What is wrong with how it ends, and where."""
+    if not task.cancel():  # it was faster this time
+        return None
+    await asyncio.wait([task], timeout=session.scale.call_s)
+    if not task.done():
+        session.hung = True
+        return f"it goes on for {session.scale.call_s:g} s", session.author.line_now([task])
+    if not task.cancelled():
+        ends_with = repr(task.exception() or "a result")
+        return f"it ends with {ends_with}", session.author.line_of_hook("respond")
+    return None

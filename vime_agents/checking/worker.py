@@ -7,6 +7,7 @@ early after a call that had to be given up: what such a call left running would 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -20,6 +21,8 @@ from vime_agents.checking.kit import FULL, QUICK, Session
 
 STUCK = 70
 """Exit status after `{"stuck": ...}`, and when whoever started it is gone."""
+CLOSE_S = 30.0
+"""Longest that closing the sandboxes may take."""
 
 
 class Worker:
@@ -48,8 +51,9 @@ class Worker:
                 if self._session.hung:
                     return
         finally:
-            await self._session.sandboxes.aclose()
             heart.cancel()
+            with contextlib.suppress(TimeoutError):  # they end with this process in any case
+                await asyncio.wait_for(self._session.sandboxes.aclose(), CLOSE_S)
 
     def _tell(self, event: dict[str, Any]) -> None:
         line = json.dumps(event).encode() + b"\n"
