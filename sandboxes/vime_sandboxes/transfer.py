@@ -1,5 +1,7 @@
 """Move files and trees between this machine and a sandbox, over nothing but `Sandbox.spawn`.
 
+Or over a pipe to the program inside, where the sandbox is on this machine: see `transfer_pipe`.
+
 Inside, the sandbox's `tar` does the work, or python3 where there is none. What comes out is never trusted:
 see `tar_read` and `tree_write`. Modes are kept but for set-user, set-group and (coming out) write access of
 others; owners are not, times only on the way in. Nothing is held in memory but a few pieces.
