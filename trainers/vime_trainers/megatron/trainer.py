@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,16 +25,16 @@ from torch import Tensor
 from vime_agents.errors import ConfigError, NonFiniteError, RecordError
 from vime_agents.trainer import Batch, TrainingSample
 from vime_trainers.losses.config import LossConfig
-from vime_trainers.losses.corrections import effective_sample_share
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
 from vime_trainers.losses.distribution import log_probs_and_entropy
 from vime_trainers.losses.rows import Rows
-from vime_trainers.losses.token_loss import SUMS, TokenInputs, TokenLoss, token_loss
+from vime_trainers.losses.token_loss import TokenInputs, TokenLoss, token_loss
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.device import cpu_compat, device, has_cuda, init_process_group, install_cpu_shims
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
+from vime_trainers.megatron.metrics import Totals, metrics_of, sum_over_ranks
 from vime_trainers.megatron.micro_batches import MicroBatch, Row, pack, plan, rows_of_samples, rows_of_tokens
 from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
 
@@ -96,7 +95,7 @@ class MegatronTrainer:
         rows = rows_of_samples(batch.samples)
         with cpu_compat():
             micro_batches = self._micro_batches(rows)
-            totals = _Totals()
+            totals = Totals()
             self.ddp.zero_grad_buffer()
             self.optimizer.zero_grad()
             run_micro_batches(
@@ -105,7 +104,8 @@ class MegatronTrainer:
                 lambda micro, hidden: self._loss(micro, hidden, batch.temperature, totals),
                 forward_only=False,
             )
-            sums, max_diff, custom = totals.reduce()
+            sums, max_diff = totals.reduce()
+            custom = {} if self._custom_loss is None else totals.reduce_custom()
             computed = time.perf_counter()
             self._refuse_non_finite(sums["loss"], "loss", rows, totals.bad_slots)
             self.optimizer.prepare_grads()
@@ -117,7 +117,7 @@ class MegatronTrainer:
         done = time.perf_counter()
         return (
             custom
-            | _metrics(sums, max_diff, self.config.loss)
+            | metrics_of(sums, max_diff, self.config.loss)
             | {
                 "grad_norm": float(norm),
                 "lr": self._learning_rate(self.version - 1),
@@ -151,7 +151,7 @@ class MegatronTrainer:
             for indices in layout[parallel_state.get_data_parallel_rank()]
         ]
 
-    def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: _Totals) -> Tensor:
+    def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: Totals) -> Tensor:
         shares_rows = self.config.loss.needs_rows and self.config.context_parallel_size > 1
         if not micro.selected.numel() and not shares_rows:
             return hidden.float().sum() * 0.0  # still part of the graph: every rank runs the same backward
@@ -232,7 +232,7 @@ class MegatronTrainer:
         if count:
             with cpu_compat(), torch.no_grad():
                 run_micro_batches(self.ddp, self._micro_batches(table), store, forward_only=True)
-                _sum_over_ranks(flat)
+                sum_over_ranks(flat)
         values = flat.cpu().numpy()
         nothing = np.full(1, np.nan, np.float32)
         return [np.concatenate([nothing, values[r.offset : r.offset + len(r.inputs)]]) for r in table]
@@ -268,56 +268,6 @@ class MegatronTrainer:
             dist.destroy_process_group()
 
 
-class _Totals:
-    """Sums over this rank's micro-batches, then over all ranks."""
-
-    def __init__(self) -> None:
-        where = device()
-        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device=where)
-        self.max_diff = torch.zeros((), dtype=torch.float64, device=where)
-        self.custom: Counter[str] = Counter()
-        self.bad_slots: list[int] = []
-
-    def add(self, result: TokenLoss) -> None:
-        self.sums += result.sums
-        self.max_diff = torch.maximum(self.max_diff, result.max_abs_diff.double())
-        for name, value in result.custom.items():
-            self.custom[name] += value.item()
-
-    def reduce(self) -> tuple[dict[str, float], float, dict[str, float]]:
-        """The sums by name, the largest difference, a custom loss's metrics: the same on every rank."""
-        _sum_over_ranks(self.sums)
-        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
-        dist.all_reduce(self.max_diff, op=dist.ReduceOp.MAX, group=group)
-        _from_last_stage(self.max_diff)
-        return (
-            dict(zip(SUMS, self.sums.tolist(), strict=True)),
-            self.max_diff.item(),
-            _sum_of_counters(self.custom),
-        )
-
-
-def _sum_over_ranks(values: Tensor) -> None:
-    """Add up over data- and context-parallel ranks, and hand to the stages that compute no loss."""
-    dist.all_reduce(values, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
-    _from_last_stage(values)
-
-
-def _from_last_stage(values: Tensor) -> None:
-    group = parallel_state.get_pipeline_model_parallel_group()
-    if group.size() > 1:
-        dist.broadcast(values, src=parallel_state.get_pipeline_model_parallel_last_rank(), group=group)
-
-
-def _sum_of_counters(mine: Counter[str]) -> dict[str, float]:
-    """Added up over all ranks; of tensor-parallel ranks, which all have the same, one counts."""
-    found: list[Any] = [None] * dist.get_world_size()
-    counts = parallel_state.get_tensor_model_parallel_rank() == 0
-    dist.all_gather_object(found, dict(mine) if counts else {})
-    names = sorted({name for part in found for name in part})
-    return {name: math.fsum(part.get(name, 0.0) for part in found) for name in names}
-
-
 def _add_up_row_parts(totals: Tensor) -> None:
     group = parallel_state.get_context_parallel_group()
     if group.size() > 1:
@@ -333,25 +283,6 @@ def _refuse_missing(samples: Sequence[TrainingSample], loss: LossConfig) -> None
             values = getattr(sample, name)
             if values is None or np.isnan(values[sample.loss_mask]).any():
                 raise RecordError(f"sample {sample.id}: this loss reads {name}, which it does not have")
-
-
-def _metrics(sums: dict[str, float], max_diff: float, loss: LossConfig) -> dict[str, float]:
-    count = sums["count"]
-    found = {"loss": sums["loss"], "entropy": sums["entropy"] / count}
-    if loss.loss_type == "sft_loss":
-        return found  # nothing was sampled, so there is nothing to compare with
-    return found | {
-        "pg_loss": sums["pg_loss"],
-        "kl_k3": sums["kl_k3"] / count,
-        "mean_rollout_train_logprob_diff": sums["abs_diff"] / count,
-        "max_rollout_train_logprob_diff": max_diff,
-        "ratio_mean": sums["ratio"] / count,
-        "clip_fraction": sums["clipped"] / count,
-        "tis_clip_fraction": sums["tis_clipped"] / count,
-        "rejected_fraction": sums["rejected"] / count,
-        "clamped_fraction": sums["clamped"] / count,
-        "ess": effective_sample_share(sums["is_weight"], sums["is_weight_squared"], count),
-    }
 
 
 def _init_model_parallel(config: MegatronConfig) -> None:
