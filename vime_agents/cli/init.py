@@ -15,7 +15,7 @@ import vime_agents
 from vime_agents import registry
 from vime_agents.cli.sandboxes_flags import Parser
 from vime_agents.errors import ConfigError, nearest
-from vime_agents.registry import ENVS_GROUP
+from vime_agents.registry import ENVS_GROUP, MULTI_AGENT_ENVS_GROUP
 
 KINDS = {
     "single": "one question, one reply, a score",
@@ -112,7 +112,7 @@ def names_of(name: str) -> dict[str, str]:
         )
     class_name = "".join(word.capitalize() for word in name.split("_"))
     env_id = f"{class_name}-v0"
-    if env_id in registry.entry_points(ENVS_GROUP):
+    if env_id in registry.env_entry_points():
         raise ConfigError(f"NAME: the environment {env_id!r} exists already; choose another name")
     return {
         "package": name,
@@ -136,7 +136,13 @@ def write_package(folder: Path, kind: str, names: Mapping[str, str]) -> list[str
         ConfigError: `folder` exists, or cannot be made.
     """
     check_free(folder)
-    values = {**names, "kind": kind, "summary": SUMMARIES[kind], "version": vime_agents.__version__}
+    values = {
+        **names,
+        "kind": kind,
+        "summary": SUMMARIES[kind],
+        "version": vime_agents.__version__,
+        "group": MULTI_AGENT_ENVS_GROUP if kind == "game" else ENVS_GROUP,
+    }
     try:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as draft:
             paths = _write_files(Path(draft) / folder.name, values)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 
 import pytest
 
@@ -49,6 +50,14 @@ def test_every_template_is_used_and_has_no_name_left(here):
         assert path.is_dir() or "${" not in path.read_text()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_gymnasium_is_told_of_what_it_can_make_alone(here, kind):
+    assert main(["init", "my_first", "--kind", kind]) == 0
+    project = tomllib.loads((here / "my_first" / "pyproject.toml").read_text())["project"]
+    group = "vime_agents.multi_agent_envs" if kind == "game" else "vime_agents.envs"
+    assert project["entry-points"] == {group: {"MyFirst-v0": "my_first.env:MyFirst"}}
+
+
 def test_what_exists_is_never_touched(here, capsys):
     (here / "mine").mkdir()
     (here / "mine" / "env.py").write_text("mine")
@@ -89,6 +98,7 @@ def test_a_folder_that_cannot_be_written_leaves_nothing(here, capsys, monkeypatc
         ("vime_envs", "a module 'vime_envs' exists already"),
         ("tests", "a module 'tests' exists already"),
         ("calculator", "the environment 'Calculator-v0' exists already"),
+        ("kuhn_poker", "the environment 'KuhnPoker-v0' exists already"),
     ],
 )
 def test_a_name_that_cannot_be_one_says_what_could(here, capsys, name, told):
@@ -131,6 +141,6 @@ def test_what_is_not_understood_is_a_usage_error(here, capsys, flags, told):
 
 
 def test_a_name_that_somebody_registered_is_refused(monkeypatch):
-    monkeypatch.setattr(registry, "entry_points", lambda group: {"Mine-v0": "x:Y"})
+    monkeypatch.setattr(registry, "env_entry_points", lambda: {"Mine-v0": "x:Y"})
     with pytest.raises(ConfigError, match="'Mine-v0' exists already"):
         names_of("mine")
