@@ -122,7 +122,6 @@ async def _episode(session: Session, index: int, reused: Any) -> None:
 
 async def _held(session: Session, folder: Path) -> Held:
     gc.collect()
-    # A sandbox's own doings are the backend's: its runner's pipes and process are counted as a sandbox.
     return Held(
         files=list(_open_files()),
         processes=list(_children(os.getpid())),
