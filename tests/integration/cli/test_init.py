@@ -36,7 +36,7 @@ def test_the_tests_of_a_new_package_pass(tmp_path: Path, kind: str) -> None:
 def test_a_new_package_is_known_once_it_is_installed(tmp_path: Path) -> None:
     site = tmp_path / "site"
     run("vime_agents", "init", "my_first", "--kind", "tool", cwd=tmp_path, path=site)
-    pip = ("pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site))
+    pip = ("pip", "install", "-q", "--no-deps", "--target", str(site))
     run(*pip, str(tmp_path / "my_first"), cwd=tmp_path, path=site)
     shown = json.loads(run("vime_agents", "envs", "show", "MyFirst-v0", "--json", cwd=tmp_path, path=site))
     assert (shown["package"], shown["package_version"]) == ("my-first", "0.1.0")
