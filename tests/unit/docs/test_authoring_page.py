@@ -20,7 +20,7 @@ def run_block(kind: str, content: str, folder: Path) -> tuple[str, str]:
     """Run a block in `folder`: (all that it prints, what its last command prints)."""
     site = folder / "site"
     # Not `-e`, and not into the environment that the tests run in: this one is thrown away.
-    install = f"pip install -q --no-deps --no-build-isolation --target '{site}' --upgrade '{folder}/\\1'"
+    install = f"pip install -q --no-deps --target '{site}' --upgrade '{folder}/\\1'"
     script = PIP.sub(install, content)
     if kind == "bash":
         *before, last = re.split(r"\n(?=vime-agents |echo |printf )", script)
