@@ -85,7 +85,11 @@ def test_tab_completes_a_call_and_control_d_ends_with_what_was_reached(terminal:
 
 def test_control_c_ends_cleanly_at_the_prompt(terminal: Terminal) -> None:
     terminal.until("> ")
-    terminal.type("half a rep\x03")
+    terminal.type("/cal\t")
+    terminal.until("/calculator ")  # readline is at work
+    # Python's readline misses a signal that comes in the instant before it waits for a key; no person does that.
+    time.sleep(0.5)
+    terminal.type("\x03")
     terminal.until("interrupted")
     assert terminal.process.wait(30) == 130
     assert "Traceback" not in terminal.seen
