@@ -87,7 +87,7 @@ def test_control_c_ends_cleanly_at_the_prompt(terminal: Terminal) -> None:
     terminal.until("> ")
     terminal.type("/cal\t")
     terminal.until("/calculator ")  # readline is at work
-    # Python's readline misses a signal that comes in the instant before it waits for a key; no person does that.
+    # Python's readline misses a signal that comes in the instant before it waits for a key.
     time.sleep(0.5)
     terminal.type("\x03")
     terminal.until("interrupted")
