@@ -17,13 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
-import inspect
-import os
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from functools import cache
 from typing import Any, ClassVar
 
 import gymnasium
@@ -57,6 +52,7 @@ from vime_agents.reward import (
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet, index_of
+from vime_agents.threads import call_hook, run_in_thread, run_on_background_loop
 from vime_agents.tools import (
     CallableTool,
     Tool,
@@ -241,7 +237,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             raise
 
     async def _advance(self, reply: Message) -> tuple[Observation, float, bool, bool, Info]:
-        answer = await self._classified(self.respond(reply), "respond")
+        answer = await self._hook("respond", reply)
         new = list(answer) if answer is not None else []
         self.messages.extend(new)
         terminated = answer is None or self._answer is not None
@@ -352,16 +348,9 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         return await self._run_hook(getattr(self, name), name, *args)
 
     async def _run_hook(self, hook: Callable[..., Any], name: str, *args: Any) -> Any:
-        if inspect.iscoroutinefunction(hook):
-            return await self._classified(hook(*args), name)
-        result = await self._classified(run_in_thread(lambda: hook(*args)), name)
-        # A decorated `async def` does not look like one.
-        return await self._classified(result, name) if inspect.isawaitable(result) else result
-
-    async def _classified(self, awaitable: Awaitable[Any], name: str) -> Any:
-        """Await an author's hook; what escapes is named after the boundary that it crossed."""
+        """Call an author's hook; what escapes is named after the boundary that it crossed."""
         try:
-            return await awaitable
+            return await call_hook(hook, *args)
         except (EpisodeError, ConfigError, ContractError):
             raise
         except Exception as error:
@@ -548,43 +537,3 @@ def pick_task(tasks: TaskSet, pin: object, rng: np.random.Generator) -> Task:
     if index is None:
         raise ConfigError(f"no task {pin!r} in {tasks.name} ({len(tasks)} tasks)")
     return tasks[index]
-
-
-# ------------------------------------------------------------------------------------- sync <-> async
-
-
-@cache
-def _executor() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=32, thread_name_prefix="vime-hook")
-
-
-async def run_in_thread(function: Callable[[], Any]) -> Any:
-    """Run a blocking function of an author's off the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_executor(), function)
-
-
-@cache
-def _background_loop() -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="vime-env-loop", daemon=True).start()
-    return loop
-
-
-# A forked child (gymnasium's AsyncVectorEnv makes some) has these in memory, but not their threads.
-os.register_at_fork(after_in_child=_executor.cache_clear)
-os.register_at_fork(after_in_child=_background_loop.cache_clear)
-
-
-def run_on_background_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Await a coroutine from plain code. Raises ContractError: called on that very loop."""
-    loop = _background_loop()
-    if threading.current_thread().name == "vime-env-loop":
-        coroutine.close()
-        raise ContractError("the sync face was called inside an env hook; await areset/astep there")
-    future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-    try:
-        return future.result()
-    except BaseException:
-        with contextlib.suppress(RuntimeError):
-            future.cancel()
-        raise

@@ -9,7 +9,6 @@ and are taken at the moment at which it is to act; an agent whose turn it is not
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from vime_agents import messages as msg
-from vime_agents.env import AgentEnv, Observation, pick_task, run_in_thread, run_on_background_loop
+from vime_agents.env import AgentEnv, Observation, pick_task
 from vime_agents.episode import Outcome, RewardResult
 from vime_agents.errors import (
     ConfigError,
@@ -33,6 +32,7 @@ from vime_agents.policy import Policy, Sampling
 from vime_agents.reward import Score, reward_from_score, with_component
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet
+from vime_agents.threads import call_hook, run_on_background_loop
 
 if TYPE_CHECKING:
     from vime_agents.multi_agent.faces import AecFace, ParallelFace
@@ -441,10 +441,7 @@ class MultiAgentEnv:
         """Call an author's hook; what escapes is named after the boundary that it crossed."""
         hook = getattr(self, name)
         try:
-            if inspect.iscoroutinefunction(hook):
-                return await hook(*args)
-            result = await run_in_thread(lambda: hook(*args))
-            return await result if inspect.isawaitable(result) else result
+            return await call_hook(hook, *args)
         except (EpisodeError, ConfigError, ContractError):
             raise
         except Exception as error:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
-from typing import Any
 
-from vime_agents.env import run_in_thread
 from vime_agents.messages import Message
 from vime_agents.multi_agent.env import MultiAgentEnv
+from vime_agents.threads import call_hook
 
 
 class SeatView:
@@ -24,15 +22,8 @@ class SeatView:
 
     async def gold(self) -> str | Message:
         """A reply that nobody can better, now. Raises ContractError: the env has none."""
-        return await _called(self.env.gold, self.agent)
+        return await call_hook(self.env.gold, self.agent)
 
     async def legal(self) -> Sequence[str]:
         """Some replies that are legal now; empty: not known."""
-        return await _called(self.env.legal, self.agent)
-
-
-async def _called(hook: Any, agent: str) -> Any:
-    if inspect.iscoroutinefunction(hook):
-        return await hook(agent)
-    result = await run_in_thread(lambda: hook(agent))
-    return await result if inspect.isawaitable(result) else result
+        return await call_hook(self.env.legal, self.agent)

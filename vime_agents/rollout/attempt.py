@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
-from vime_agents.env import run_in_thread
 from vime_agents.episode import Episode, Outcome, RewardStatus, Trajectory
 from vime_agents.errors import EnvError, EpisodeError, VimeAgentsError
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.seat import turn_sampling
 from vime_agents.task import Task
+from vime_agents.threads import run_in_thread
 
 T = TypeVar("T")
 
