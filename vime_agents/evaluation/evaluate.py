@@ -14,6 +14,7 @@ from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
 from vime_agents.evaluation.report import EvalReport, Tally
+from vime_agents.learning.group_rewards import GroupRewarder
 from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policy import Policy, Sampling
@@ -59,7 +60,8 @@ async def evaluate(
         sandbox_pool_size: sandboxes to keep ready, if the env has any; 0: each is made when it is asked for.
         max_sandboxes: open at once; None: as many as this host has room for.
         tasks: play these instead of the env's own.
-        on_episode: called with each episode as it finishes.
+        on_episode: called with each episode as it finishes; if the env compares the episodes of a task with
+            each other (`group_rewards`), when all of them have.
 
     Raises:
         UnknownIdError: no such env, agent or role.
@@ -81,14 +83,16 @@ async def evaluate(
         max_retries=max_retries,
         sandboxes=sandboxes,
     )
-    tally = Tally(opponents=opponents)
+    comparisons = getattr(registry.env_class(env_id), "group_rewards", ())
+    groups, tally = GroupRewarder(comparisons, samples_per_task), Tally(opponents=opponents)
     started = time.monotonic()
     try:
         async with contextlib.aclosing(runner.run(eval_requests(chosen, samples_per_task, seed))) as episodes:
-            async for episode in episodes:
-                tally.add(episode)
-                if on_episode is not None:
-                    on_episode(episode)
+            async for played in episodes:
+                for episode in await groups.add(played):
+                    tally.add(episode)
+                    if on_episode is not None:
+                        on_episode(episode)
         metrics = {} if sandboxes is None else (await sandboxes.stats()).metrics()
     finally:
         if sandboxes is not None:

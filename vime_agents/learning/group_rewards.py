@@ -32,6 +32,28 @@ async def add_group_rewards(episodes: Sequence[Episode], rewards: Sequence[Group
     return found
 
 
+class GroupRewarder:
+    """Holds episodes back until their group is whole, then adds what the comparison says.
+
+    Without comparisons every episode passes at once. A group that never gets whole never comes out: its
+    episodes have no reward that could be trusted.
+    """
+
+    def __init__(self, rewards: Sequence[GroupReward], group_size: int) -> None:
+        self._rewards, self._group_size = tuple(rewards), group_size
+        self._waiting: dict[str, list[Episode]] = {}
+
+    async def add(self, episode: Episode) -> list[Episode]:
+        """The episodes whose rewards are final now."""
+        if not self._rewards:
+            return [episode]
+        group = self._waiting.setdefault(episode.group_id, [])
+        group.append(episode)
+        if len(group) < self._group_size:
+            return []
+        return await add_group_rewards(self._waiting.pop(episode.group_id), self._rewards)
+
+
 async def _compare(component: GroupReward, episodes: Sequence[Episode]) -> list[Episode]:
     compared = [e for e in episodes if _is_compared(e, component.agent)]
     if not compared:

@@ -14,6 +14,7 @@ from vime_agents.evaluation import evaluate as module
 from vime_agents.evaluation.evaluate import eval_requests, evaluate
 from vime_agents.evaluation.report import Tally
 from vime_agents.policies.scripted import ScriptedPolicy
+from vime_agents.reward import GroupReward
 from vime_agents.task import Task
 
 
@@ -76,7 +77,7 @@ class Endless(Sum):
 @pytest.fixture(autouse=True)
 def envs(monkeypatch):
     """The classes above by their bare names."""
-    classes = {c.__name__: c for c in (Sum, AlwaysBroken, HalfBroken, Endless, dict)}
+    classes = {c.__name__: c for c in (Sum, AlwaysBroken, HalfBroken, Endless, Compared, dict)}
     known = registry.env_class
 
     monkeypatch.setattr(module.registry, "env_class", lambda name: classes.get(name) or known(name))
@@ -91,6 +92,30 @@ async def test_gold_scores_the_maximum_and_wrong_the_minimum():
     assert (wrong.mean, wrong.ci_low, wrong.n) == (0.0, 0.0, 10)
     # Wilson's upper bound at 0 of n: z^2 / (n + z^2).
     assert wrong.ci_high == pytest.approx(1.959964**2 / (10 + 1.959964**2))
+
+
+class Compared(Sum):
+    """What an episode gets depends on its siblings."""
+
+    @staticmethod
+    def _rank(episodes):
+        return [float(rank) for rank in range(len(episodes))]
+
+    group_rewards = (GroupReward(function=_rank, name="rank", range=(0.0, 2.0), weight=10.0),)
+
+
+async def test_the_episodes_of_a_task_are_compared_with_each_other():
+    episodes = []
+    report = await evaluate(
+        "Compared", ScriptedPolicy("gold"), num_tasks=4, samples_per_task=3, on_episode=episodes.append
+    )
+    # Each is right (1), and one of each task's three has rank 0, 1, 2 (times 10).
+    assert report.mean == pytest.approx(1.0 + 10.0)
+    assert (report.n, len(episodes)) == (12, 12)
+    for start in range(0, 12, 3):
+        group = episodes[start : start + 3]
+        assert len({e.group_id for e in group}) == 1
+        assert [e.reward for e in group] == [1.0, 11.0, 21.0]
 
 
 async def test_garbage_ends_every_episode_without_a_failure():
