@@ -109,8 +109,17 @@ class Trainer(Protocol):
         """
         ...
 
-    def logprobs(self, rows: Sequence[NDArray[np.int32]], *, temperature: float) -> list[NDArray[np.float32]]:
-        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN."""
+    def logprobs(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        *,
+        temperature: float,
+        masks: Sequence[NDArray[np.bool_]] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN.
+
+        With `masks`, [num_tokens] each, only of the tokens that they select; NaN elsewhere.
+        """
         ...
 
     def weights(self) -> Iterable[tuple[str, Any]]:

@@ -27,6 +27,7 @@ _LOSSES = ("gspo", "cispo")
 def check_train(config: TrainConfig) -> None:
     """Raise ConfigError for the first contradiction, naming the flags and a fix."""
     _check_groups(config)
+    _check_steps(config)
     _check_parallel(config)
     _check_engines(config)
     _check_sampling(config)
@@ -64,6 +65,36 @@ def _check_groups(config: TrainConfig) -> None:
         )
     if config.turn_gamma != 1 and not config.use_turn_rewards:
         raise ConfigError(f"--turn-gamma {config.turn_gamma}: needs --use-turn-rewards")
+
+
+def _check_steps(config: TrainConfig) -> None:
+    episodes, size = config.rollout_batch_size * config.n_samples_per_prompt, config.global_batch_size
+    shape = (
+        f"--rollout-batch-size {config.rollout_batch_size} * --n-samples-per-prompt "
+        f"{config.n_samples_per_prompt}"
+    )
+    if size is not None and (episodes % size or size % config.n_samples_per_prompt):
+        raise ConfigError(
+            f"--global-batch-size {size}: steps are whole groups of one size, so it must divide {shape} = "
+            f"{episodes} and be a multiple of {config.n_samples_per_prompt}"
+        )
+    if size is not None and config.num_steps_per_rollout not in (1, episodes // size):
+        raise ConfigError(
+            f"--global-batch-size {size} of {shape} makes {episodes // size} steps, "
+            f"--num-steps-per-rollout {config.num_steps_per_rollout} says otherwise; drop one of the two"
+        )
+    if config.steps_per_rollout > config.rollout_batch_size:
+        raise ConfigError(
+            f"--num-steps-per-rollout {config.steps_per_rollout}: a step needs at least one group, and "
+            f"there are --rollout-batch-size {config.rollout_batch_size}"
+        )
+    bounded = config.loss_type == "policy_loss" and config.pg_loss_type != "reinforce"
+    if config.steps_per_rollout > 1 and bounded and config.old_logprobs == "current":
+        raise ConfigError(
+            f"--num-steps-per-rollout {config.steps_per_rollout} with --old-logprobs current: the ratio of "
+            f"--pg-loss-type {config.pg_loss_type} would be 1 in every step, so that nothing bounds the "
+            "later ones; give --old-logprobs recompute or rollout"
+        )
 
 
 def _check_parallel(config: TrainConfig) -> None:

@@ -31,7 +31,7 @@ class RunOptions:
     """auto: go on from the last checkpoint if there is one; never: the folder must be new; must: it must
     hold a checkpoint."""
     num_rollout: Annotated[int, Bounds(1), MayChange()] = 100
-    """Rollouts to do, and so updates: each rollout is one update."""
+    """Rollouts to do, and so updates of the engines: each rollout is one."""
     save_interval: Annotated[NonNegativeInt, MayChange()] = 10
     """Updates between checkpoints; 0: only the last one."""
     keep_checkpoints: Annotated[NonNegativeInt, MayChange()] = 2
@@ -72,6 +72,10 @@ class RolloutOptions:
     """Tasks in a rollout."""
     n_samples_per_prompt: PositiveInt = 8
     """Episodes of each task: the group that is compared."""
+    num_steps_per_rollout: PositiveInt = 1
+    """Optimizer steps that a rollout is cut into, by whole groups; the engines get the last one's weights."""
+    global_batch_size: PositiveInt | None = None
+    """Episodes of one optimizer step, instead of --num-steps-per-rollout."""
     rollout_temperature: PositiveFloat = 1.0
     """Sampling temperature; the trainer's log-probs are taken at it too."""
     rollout_top_p: Probability = 1.0
@@ -167,7 +171,7 @@ class OptimizerOptions:
     lr: NonNegativeFloat = 1e-6
     """Learning rate."""
     lr_warmup_updates: NonNegativeInt = 0
-    """Updates over which the learning rate rises to --lr; then it stays."""
+    """Optimizer steps over which the learning rate rises to --lr; then it stays."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay."""
     adam_beta1: Annotated[float, Bounds(0, 1)] = 0.9
@@ -221,9 +225,10 @@ class LossOptions:
     """`module:function`: `loss(args, batch, logits, sum_of_sample_mean) -> (loss, {name: tensor})`."""
     pg_loss_type: Literal["ppo", "reinforce", "gspo", "cispo"] = "ppo"
     """Clipped probability ratio of each token, plain policy gradient, clipped ratio of each row, or clipped
-    ratio as a weight. They differ with --old-logprobs rollout alone."""
-    old_logprobs: Literal["current", "rollout"] = "current"
-    """What the ratio is taken against: the trainer's own log-probs (ratio 1), or the engine's."""
+    ratio as a weight. With --old-logprobs current they are all the same."""
+    old_logprobs: Literal["current", "rollout", "recompute"] = "current"
+    """What the ratio is taken against. current: the trainer's own log-probs (ratio 1); rollout: the engine's;
+    recompute: the trainer's before the first of several steps, at the cost of one more forward pass."""
     eps_clip: Annotated[float, Bounds(0, 1)] = 0.2
     """Lower clip range of the ratio; 1: no lower clip."""
     eps_clip_high: NonNegativeFloat | None = None
@@ -312,6 +317,13 @@ class TrainConfig(
     def num_trainer_ranks(self) -> int:
         """Trainer processes of the run."""
         return self.actor_num_nodes * self.actor_num_gpus_per_node
+
+    @property
+    def steps_per_rollout(self) -> int:
+        """Optimizer steps of a rollout, whichever flag says so."""
+        if self.global_batch_size is None:
+            return self.num_steps_per_rollout
+        return self.rollout_batch_size * self.n_samples_per_prompt // self.global_batch_size
 
     @property
     def upper_clip(self) -> float:

@@ -1,4 +1,4 @@
-"""Episodes -> Batch. The one place where a mask bit, an advantage and a weight are decided.
+"""Episodes -> Batches. The one place where a mask bit, an advantage and a weight are decided.
 
 Rules
 - A trajectory enters its group's baseline and the loss when its episode was not failed and its reward is
@@ -7,8 +7,10 @@ Rules
 - Baselines are over the trajectories of one (group, agent), each counted once; groups of one are dropped,
   unless the estimator compares nothing.
 - Trainable tokens are exactly the trainable spans of the record. How the advantage reaches them: `Credit`.
-- Weights are taken over all trajectories that enter the loss. Rows whose advantage is 0 everywhere are then
-  left out of the batch (they would add nothing), without changing anybody's weight.
+- A rollout may be cut into several optimizer steps, by whole groups. Advantages are those of the rollout,
+  weights those of the step.
+- Weights are taken over all trajectories that enter the step's loss. Rows whose advantage is 0 everywhere are
+  then left out of the batch (they would add nothing), without changing anybody's weight.
 - The overlong filter takes episodes that ran into a limit of tokens out of the loss, numerator and
   denominator alike, and leaves them in the baseline.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,9 +58,10 @@ class _Tally:
     num_zero_groups: int = 0
 
 
-def build_batch(
+def build_batches(
     episodes: Sequence[Episode],
     *,
+    num_steps: int = 1,
     estimator: Estimator,
     credit: Credit = _BROADCAST,
     whitened: bool = False,
@@ -66,11 +70,13 @@ def build_batch(
     overlong_filter: bool = False,
     temperature: float,
     keep_zero_advantage: bool = False,
-) -> Batch:
-    """Turn the episodes of one rollout into what one update consumes.
+) -> list[Batch]:
+    """Turn the episodes of one rollout into what its optimizer steps consume, one batch each.
 
     Args:
         episodes: complete groups; their order does not matter.
+        num_steps: optimizer steps. The groups that are left are shared out evenly; a step that gets none has
+            an empty batch.
         estimator: rewards of one group -> advantages.
         credit: how much of the rewards each token answers for.
         whitened: give the advantages of all trainable tokens mean 0 and variance 1.
@@ -95,19 +101,43 @@ def build_batch(
     if whitened:
         for row, advantages in zip(rows, whiten([r.advantages for r in rows], masks), strict=True):
             row.advantages = advantages
-    weights = loss_weights(
-        masks,
-        [(r.episode.id, r.trajectory.agent) for r in rows],
-        aggregation,
-        group_ids=[r.episode.group_id for r in rows],
-        norm_length=norm_length,
-    )
-    samples = tuple(
-        _sample(row, weight)
-        for row, weight in zip(rows, weights, strict=True)
-        if row.segment.loss_mask.any() and (row.advantages.any() or keep_zero_advantage)
-    )
-    return Batch(samples=samples, temperature=temperature, metrics=_metrics(episodes, rows, samples, tally))
+    steps = []
+    for part in _split_by_group(rows, num_steps):
+        weights = loss_weights(
+            [r.segment.loss_mask for r in part],
+            [(r.episode.id, r.trajectory.agent) for r in part],
+            aggregation,
+            group_ids=[r.episode.group_id for r in part],
+            norm_length=norm_length,
+        )
+        samples = tuple(
+            _sample(row, weight)
+            for row, weight in zip(part, weights, strict=True)
+            if row.segment.loss_mask.any() and (row.advantages.any() or keep_zero_advantage)
+        )
+        steps.append(samples)
+    metrics = _metrics(episodes, rows, [sample for samples in steps for sample in samples], tally)
+    return [Batch(samples=samples, temperature=temperature, metrics=metrics) for samples in steps]
+
+
+def build_batch(episodes: Sequence[Episode], **settings: Any) -> Batch:
+    """The only batch of a rollout that is one optimizer step; arguments as `build_batches` takes them."""
+    (batch,) = build_batches(episodes, **settings)
+    return batch
+
+
+def _split_by_group(rows: Sequence[_Row], num_steps: int) -> list[list[_Row]]:
+    """Rows of a group stay together: all its agents', too."""
+    ids = list(dict.fromkeys(r.episode.group_id for r in rows))
+    step_of = {
+        group_id: step
+        for step, part in enumerate(np.array_split(np.arange(len(ids)), num_steps))
+        for group_id in (ids[i] for i in part)
+    }
+    steps: list[list[_Row]] = [[] for _ in range(num_steps)]
+    for row in rows:
+        steps[step_of[row.episode.group_id]].append(row)
+    return steps
 
 
 def _refuse_duplicates(episodes: Sequence[Episode]) -> None:

@@ -75,6 +75,11 @@ def test_a_group_trains_exports_and_resumes_and_ends_with_the_first_error(group,
     group.save(checkpoint)
     after = group.logprobs(rows, temperature=oracle.TEMPERATURE)
     assert not np.allclose(before[0][1:], after[0][1:])
+    masks = [s.loss_mask for s in batch.samples]
+    for row, mask, part in zip(
+        after, masks, group.logprobs(rows, temperature=oracle.TEMPERATURE, masks=masks), strict=True
+    ):
+        np.testing.assert_array_equal(part, np.where(mask, row, np.nan).astype(np.float32))
 
     group.update(batch)
     group.load(checkpoint)

@@ -92,18 +92,21 @@ def rows_of_samples(samples: Sequence[TrainingSample]) -> list[Row]:
     return rows
 
 
-def rows_of_tokens(token_rows: Sequence[NDArray[np.int32]]) -> list[Row]:
-    """One row per token row, every prediction wanted."""
+def rows_of_tokens(
+    token_rows: Sequence[NDArray[np.int32]], masks: Sequence[NDArray[np.bool_]] | None = None
+) -> list[Row]:
+    """One row per token row; `masks` [num_tokens] select the predictions that are wanted, None: all."""
     rows, offset = [], 0
     for index, token_row in enumerate(token_rows):
         ids = np.asarray(token_row, dtype=np.int64)
         size = len(ids) - 1
+        mask = np.ones(size, np.bool_) if masks is None else np.asarray(masks[index], np.bool_)[1:]
         row = Row(
             id=f"row {index}",
             offset=offset,
             inputs=ids[:-1],
             targets=ids[1:],
-            mask=np.ones(size, np.bool_),
+            mask=mask,
             values=np.zeros((len(VALUES), size), np.float32),
         )
         rows.append(row)

@@ -215,9 +215,18 @@ class MegatronTrainer:
 
     # ----------------------------------------------------------------------------------- what others read
 
-    def logprobs(self, rows: Sequence[NDArray[np.int32]], *, temperature: float) -> list[NDArray[np.float32]]:
-        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN."""
-        table = rows_of_tokens(rows)
+    def logprobs(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        *,
+        temperature: float,
+        masks: Sequence[NDArray[np.bool_]] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN.
+
+        With `masks`, [num_tokens] each, only of the tokens that they select; NaN elsewhere.
+        """
+        table = rows_of_tokens(rows, masks)
         count = sum(len(row.inputs) for row in table)
         flat = torch.zeros(count, dtype=torch.float32, device=device())
 
@@ -234,6 +243,8 @@ class MegatronTrainer:
                 run_micro_batches(self.ddp, self._micro_batches(table), store, forward_only=True)
                 sum_over_ranks(flat)
         values = flat.cpu().numpy()
+        if count:
+            values[~np.concatenate([row.mask for row in table])] = np.nan
         nothing = np.full(1, np.nan, np.float32)
         return [np.concatenate([nothing, values[r.offset : r.offset + len(r.inputs)]]) for r in table]
 

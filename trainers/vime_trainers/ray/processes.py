@@ -258,6 +258,8 @@ def megatron_config(config: TrainConfig) -> MegatronConfig:
     special = {
         "eps_clip_high": config.upper_clip,
         "tis_clip": config.tis_clip if config.use_tis else None,
+        # The samples get the recomputed ones.
+        "old_logprobs": "sample" if config.old_logprobs == "recompute" else config.old_logprobs,
         "kl_reference": "rollout",
         "opd_kl_coef": 0.0,
     }

@@ -1,7 +1,8 @@
-"""The training loop: rollout -> batch -> update -> weight sync, again and again; readable top to bottom.
+"""The training loop: rollout -> batches -> update -> weight sync, again and again; readable top to bottom.
 
-Synchronous: a rollout is played by the weights of the update before it, so every token is on-policy and its
-weight version is the number of updates done.
+Synchronous: a rollout is played by the weights of the update before it, so every token is on-policy in the
+first optimizer step, and its weight version is the number of updates done. An update is all optimizer steps of
+a rollout.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from vime_agents.evaluation.report import Tally
 from vime_agents.learning.advantages import WHITENED, dr_grpo, get_estimator
 from vime_agents.learning.credit import Credit
 from vime_agents.learning.group_rewards import add_group_rewards
-from vime_agents.learning.samples import build_batch
+from vime_agents.learning.samples import build_batches
 from vime_agents.policy import Sampling
 from vime_agents.registry import env_class
 from vime_agents.reward import GroupReward
@@ -38,6 +39,7 @@ from vime_trainers.ray.hf_export import save_hf_folder
 from vime_trainers.ray.processes import Processes, start_processes
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.schedule import rollout_requests, training_tasks
+from vime_trainers.ray.steps import run_steps
 from vime_trainers.ray.summary import summarise
 from vime_trainers.ray.trainer_group import Dtype
 from vime_trainers.sync.publisher import SyncReport
@@ -150,8 +152,9 @@ class _Loop:
         self.seconds = {}
         with self.phase("rollout"):
             episodes = await self.collect(rollout)
-        batch = build_batch(
+        batches = build_batches(
             episodes,
+            num_steps=config.steps_per_rollout,
             estimator=self.estimator,
             credit=self.credit,
             whitened=config.normalize_advantages or config.advantage_estimator in WHITENED,
@@ -164,9 +167,14 @@ class _Loop:
             or bool(config.entropy_coef or config.kl_coef or config.kl_loss_coef),
         )
         with self.phase("train"):
-            trained = await asyncio.to_thread(self.processes.trainer.update, batch)
+            trained = await asyncio.to_thread(
+                run_steps,
+                self.processes.trainer,
+                batches,
+                recompute_old=config.old_logprobs == "recompute",
+            )
         sync = await self.sync(update)
-        metrics = {**batch.metrics, **trained, **sync, **_components(episodes), "weight_version": update}
+        metrics = {**batches[0].metrics, **trained, **sync, **_components(episodes), "weight_version": update}
         sandboxes = await self.processes.sandbox_metrics()
         self.run.log("train", update, metrics | sandboxes | self.seconds_metrics())
         self.progress.updated(update, metrics, self.seconds)

@@ -175,9 +175,19 @@ class TrainerGroup:
         self.version = self._answers([self._ranks[0].version.remote()])[0]
         return metrics
 
-    def logprobs(self, rows: Sequence[NDArray[np.int32]], *, temperature: float) -> list[NDArray[np.float32]]:
-        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN."""
-        return self._call("logprobs", ray.put(list(rows)), temperature=temperature)
+    def logprobs(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        *,
+        temperature: float,
+        masks: Sequence[NDArray[np.bool_]] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN.
+
+        With `masks`, [num_tokens] each, only of the tokens that they select; NaN elsewhere.
+        """
+        wanted = None if masks is None else list(masks)
+        return self._call("logprobs", ray.put(list(rows)), temperature=temperature, masks=wanted)
 
     def export(self, path: str | Path, dtype: Dtype = "float32", *, version: int | None = None) -> Export:
         """Write the weights into one safetensors file on rank 0's node, whole or not at all.

@@ -45,6 +45,24 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ),
         ({"label_key": "answer"}, ["--label-key", "--prompt-data"]),
         ({"use_tis": True, "old_logprobs": "rollout"}, ["--use-tis", "--old-logprobs rollout"]),
+        (
+            {"rollout_batch_size": 4, "n_samples_per_prompt": 8, "global_batch_size": 12},
+            ["--global-batch-size 12", "= 32", "multiple of 8"],
+        ),
+        (
+            {
+                "rollout_batch_size": 4,
+                "n_samples_per_prompt": 8,
+                "global_batch_size": 16,
+                "num_steps_per_rollout": 4,
+            },
+            ["--global-batch-size 16", "2 steps", "--num-steps-per-rollout 4"],
+        ),
+        (
+            {"rollout_batch_size": 2, "num_steps_per_rollout": 4, "old_logprobs": "rollout"},
+            ["--num-steps-per-rollout 4", "--rollout-batch-size 2"],
+        ),
+        ({"num_steps_per_rollout": 2}, ["--num-steps-per-rollout 2", "--old-logprobs recompute"]),
         ({"advantage_estimator": "gspo"}, ["--advantage-estimator grpo --pg-loss-type gspo"]),
         ({"advantage_estimator": "rloo", "gamma": 0.9}, ["--gamma 0.9", "rloo"]),
         ({"turn_gamma": 0.9}, ["--turn-gamma 0.9", "--use-turn-rewards"]),

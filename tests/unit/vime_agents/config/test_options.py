@@ -88,6 +88,8 @@ TRAIN_EXAMPLES = {
     "loss_type": ("--loss-type custom_loss --custom-loss-function-path m:f", "custom_loss"),
     "custom_loss_function_path": ("--loss-type custom_loss --custom-loss-function-path m:f", "m:f"),
     "pg_loss_type": ("--pg-loss-type gspo", "gspo"),
+    "num_steps_per_rollout": ("--num-steps-per-rollout 2 --old-logprobs rollout", 2),
+    "global_batch_size": ("--global-batch-size 256", 256),
     "old_logprobs": ("--old-logprobs rollout", "rollout"),
     "eps_clip": ("--eps-clip 0.1", 0.1),
     "eps_clip_high": ("--eps-clip-high 0.28", 0.28),

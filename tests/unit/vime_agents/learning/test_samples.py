@@ -12,7 +12,7 @@ from vime_agents.episode import Episode, Outcome
 from vime_agents.errors import ConfigError, RecordError
 from vime_agents.learning.advantages import Estimator, dr_grpo, grpo, no_baseline
 from vime_agents.learning.credit import Credit
-from vime_agents.learning.samples import OVERLONG_STOPS, build_batch
+from vime_agents.learning.samples import OVERLONG_STOPS, build_batch, build_batches
 from vime_agents.token_log import Piece, SampledTokens
 from vime_agents.trainer import Batch
 
@@ -255,3 +255,29 @@ def test_an_estimator_that_returns_no_advantages_is_refused_with_what_it_returne
         build(group([1, 0]), estimator=lambda r: np.full(len(r), np.nan))
     with pytest.raises(ConfigError, match=r"rewards \[1, 0\]"):
         build(group([1, 0]), estimator=lambda r: np.zeros(3))
+
+
+def test_steps_hold_whole_groups_and_take_their_weights_over_themselves() -> None:
+    episodes = [e for name in "abc" for e in group([1.0, 0.0], name)]
+    one, two = build_batches(episodes, num_steps=2, estimator=dr_grpo, temperature=1.0)
+    assert {s.group_id for s in one.samples} == {"a", "b"}
+    assert {s.group_id for s in two.samples} == {"c"}
+    # Token-mean: every step's weights add up to 1, whatever its size.
+    for batch in (one, two):
+        assert sum(float(s.weights.sum()) for s in batch.samples) == pytest.approx(1.0)
+    whole = build(episodes)
+    assert advantages(one) | advantages(two) == advantages(whole)
+    assert one.metrics == two.metrics == whole.metrics
+
+
+def test_whitening_is_over_the_rollout_and_not_over_a_step() -> None:
+    episodes = group([4.0, 0.0], "a") + group([1.0, 0.0], "b")
+    steps = build_batches(episodes, num_steps=2, estimator=dr_grpo, whitened=True, temperature=1.0)
+    whole = build(episodes, whitened=True)
+    assert advantages(steps[0]) | advantages(steps[1]) == advantages(whole)
+
+
+def test_a_step_that_no_group_is_left_for_is_empty() -> None:
+    episodes = group([1.0, 0.0], "a") + group([None, None], "b")
+    one, two = build_batches(episodes, num_steps=2, estimator=dr_grpo, temperature=1.0)
+    assert (len(one.samples), len(two.samples)) == (2, 0)

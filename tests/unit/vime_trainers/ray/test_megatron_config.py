@@ -51,3 +51,7 @@ def test_flags_reach_the_loss():
 
 def test_a_weight_bound_without_its_switch_is_no_correction():
     assert loss_of(tis_clip=5.0).tis_clip is None
+
+
+def test_recomputed_log_probs_come_with_the_samples():
+    assert loss_of(old_logprobs="recompute", num_steps_per_rollout=2).old_logprobs == "sample"

@@ -1,0 +1,81 @@
+"""The optimizer steps of one rollout: old log-probs once, then one batch after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from vime_agents.errors import TrainerError
+from vime_agents.trainer import Batch, Trainer
+
+LogProbField = Literal["old_logprobs", "reference_logprobs", "teacher_logprobs"]
+
+_LAST = ("lr", "num_skipped_updates")
+_SUMMED = ("num_tokens", "num_trainable_tokens", "num_micro_batches", "forward_backward_s", "optimizer_s")
+_BY_STEP = ("loss", "pg_loss", "grad_norm")
+"""Means over steps; whatever is not named here is a mean over trainable tokens."""
+
+
+def run_steps(trainer: Trainer, batches: Sequence[Batch], *, recompute_old: bool = False) -> dict[str, float]:
+    """One optimizer step for each batch, in order.
+
+    Args:
+        trainer: whose weights are still those that the rollout was played with.
+        batches: of one rollout.
+        recompute_old: give the samples the trainer's own log-probs from before the first step.
+
+    Returns:
+        Metrics of all steps together, see `merge_metrics`.
+    """
+    if recompute_old:
+        batches = [with_logprobs(batch, "old_logprobs", trainer) for batch in batches]
+    return merge_metrics([trainer.update(batch) for batch in batches])
+
+
+def with_logprobs(batch: Batch, field: LogProbField, model: Trainer) -> Batch:
+    """The batch, with what `model` says of each trainable token in `field` of its samples."""
+    samples = batch.samples
+    if not samples:
+        return batch
+    found = model.logprobs(
+        [s.token_ids for s in samples],
+        temperature=batch.temperature,
+        masks=[s.loss_mask for s in samples],
+    )
+    changed = tuple(replace(s, **{field: values}) for s, values in zip(samples, found, strict=True))
+    return replace(batch, samples=changed)
+
+
+def merge_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Metrics of several steps -> those of the rollout.
+
+    Means over tokens stay means over tokens, whatever the steps' sizes; the largest stays the largest,
+    percentiles too (an upper bound); `loss`, `pg_loss` and `grad_norm` are means over the steps that were made.
+    """
+    if not steps:
+        raise TrainerError("a rollout without optimizer steps has no metrics")
+    made = [step for step in steps if step.get("num_trainable_tokens")]
+    merged: dict[str, float] = {}
+    for name in dict.fromkeys(name for step in steps for name in step):
+        values = [step[name] for step in steps if name in step]
+        merged[name] = values[-1] if name in _LAST else sum(values) if name in _SUMMED else max(values)
+    for name in dict.fromkeys(name for step in made for name in step):
+        if name in (*_LAST, *_SUMMED) or name.startswith("max_") or "_p99" in name:
+            continue
+        pairs = [
+            (step[name], 1.0 if _is_by_step(name) else step["num_trainable_tokens"])
+            for step in made
+            if name in step
+        ]
+        merged[name] = math.fsum(value * weight for value, weight in pairs) / math.fsum(w for _, w in pairs)
+    seconds = merged.get("forward_backward_s", 0.0) + merged.get("optimizer_s", 0.0)
+    if seconds:
+        merged["tokens_per_s"] = merged["num_tokens"] / seconds
+    merged["num_optimizer_steps"] = float(len(made))
+    return merged
+
+
+def _is_by_step(name: str) -> bool:
+    return name.split("/")[0] in _BY_STEP
