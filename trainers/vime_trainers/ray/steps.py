@@ -52,7 +52,7 @@ def merge_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Metrics of several steps -> those of the rollout.
 
     Means over tokens stay means over tokens, whatever the steps' sizes; the largest stays the largest,
-    percentiles too (an upper bound); `loss`, `pg_loss` and `grad_norm` are means over the steps that were made.
+    percentiles too (an upper bound); `loss`, `pg_loss` and `grad_norm` are means over the steps made.
     """
     if not steps:
         raise TrainerError("a rollout without optimizer steps has no metrics")

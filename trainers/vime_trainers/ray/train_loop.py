@@ -1,8 +1,8 @@
 """The training loop: rollout -> batches -> update -> weight sync, again and again; readable top to bottom.
 
 Synchronous: a rollout is played by the weights of the update before it, so every token is on-policy in the
-first optimizer step, and its weight version is the number of updates done. An update is all optimizer steps of
-a rollout.
+first optimizer step, and its weight version is the number of updates done. An update is all optimizer steps
+of a rollout.
 """
 
 from __future__ import annotations
