@@ -230,6 +230,9 @@ class Trajectory:
     """How it ended for this agent, in an env of several; None: as the episode."""
     frozen: bool = False
     """Played by a policy that is not trained: part of the record, never of a baseline or a loss."""
+    peers: str = ""
+    """Role whose agents it is compared with, inside this episode; empty: it is compared with the same agent
+    in the other episodes of the group."""
 
     def __post_init__(self) -> None:
         trained = sum(int(s.loss_mask.sum()) for s in self.segments)

@@ -28,11 +28,15 @@ _BUILT_IN = {
         "Calculator-v0": "vime_envs.calculator:Calculator",
         "GuessNumber-v0": "vime_envs.games.guess_number:GuessNumber",
         "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
+        "WordGuess-v0": "vime_envs.games.word_guess:WordGuess",
     },
     MULTI_AGENT_ENVS_GROUP: {
         "KuhnPoker-v0": "vime_envs.games.kuhn_poker:KuhnPoker",
+        "Negotiation-v0": "vime_envs.games.negotiation:Negotiation",
         "PrisonersDilemma-v0": "vime_envs.games.prisoners_dilemma:PrisonersDilemma",
+        "ProposerSolver-v0": "vime_envs.games.proposer_solver:ProposerSolver",
         "TicTacToe-v0": "vime_envs.games.tic_tac_toe:TicTacToe",
+        "TwentyQuestions-v0": "vime_envs.games.twenty_questions:TwentyQuestions",
     },
     SANDBOXES_GROUP: {
         "docker": "vime_sandboxes.docker:DockerSandboxProvider",

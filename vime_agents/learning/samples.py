@@ -4,8 +4,8 @@ Rules
 - A trajectory enters its group's baseline and the loss when its episode was not failed and its reward is
   trusted; a failed or unscored one enters neither, is counted, and never becomes a zero.
 - A trajectory of a frozen policy (an opponent's) enters neither, and is not looked at.
-- Baselines are over the trajectories of one (group, agent), each counted once; groups of one are dropped,
-  unless the estimator compares nothing.
+- Baselines are over the trajectories of one (group, agent), or of one (episode, role) where the env says so
+  (`Trajectory.peers`), each counted once; groups of one are dropped, unless the estimator compares nothing.
 - Trainable tokens are exactly the trainable spans of the record. How the advantage reaches them: `Credit`.
 - A rollout may be cut into several optimizer steps, by whole groups. Advantages are those of the rollout,
   weights those of the step.
@@ -148,8 +148,8 @@ def _refuse_duplicates(episodes: Sequence[Episode]) -> None:
 
 def _groups(
     episodes: Sequence[Episode], tally: _Tally
-) -> dict[tuple[str, str], list[tuple[Episode, Trajectory]]]:
-    groups: dict[tuple[str, str], list[tuple[Episode, Trajectory]]] = defaultdict(list)
+) -> dict[tuple[str, ...], list[tuple[Episode, Trajectory]]]:
+    groups: dict[tuple[str, ...], list[tuple[Episode, Trajectory]]] = defaultdict(list)
     for episode in sorted(episodes, key=lambda e: e.id):
         if episode.outcome.kind == "failed":
             tally.dropped[f"failed:{episode.outcome.cause}"] += 1
@@ -163,7 +163,10 @@ def _groups(
             elif not trajectory.segments:
                 raise RecordError(f"episode {episode.id}: {trajectory.policy!r} gave no exact tokens")
             else:
-                groups[episode.group_id, trajectory.agent].append((episode, trajectory))
+                group = (episode.group_id, trajectory.agent)
+                if trajectory.peers:
+                    group = (episode.group_id, episode.id, trajectory.peers)
+                groups[group].append((episode, trajectory))
     return groups
 
 

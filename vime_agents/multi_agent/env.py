@@ -70,6 +70,9 @@ class MultiAgentEnv:
     """Everybody who can take part, in the order of play."""
     roles: Mapping[str, str] = {}
     """Agent -> role: what a policy can be assigned to as well. An agent not in it has no role."""
+    compared_in_episode: ClassVar[frozenset[str]] = frozenset()
+    """Roles whose agents are compared with each other inside an episode, for their advantages: when all of
+    them do the same there. The others are compared with the same agent in the other episodes of the group."""
     max_turns: ClassVar[int] = 100
     """The env truncates after this many replies, all agents' together."""
     reward_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
@@ -90,6 +93,10 @@ class MultiAgentEnv:
             raise ContractError(f"{type(self).__name__}.possible_agents must be distinct names, got {agents}")
         if unknown := set(self.roles) - set(agents):
             raise ContractError(f"{type(self).__name__}.roles names {sorted(unknown)}, who do not take part")
+        if unknown := self.compared_in_episode - set(self.roles.values()):
+            raise ContractError(
+                f"{type(self).__name__}.compared_in_episode names {sorted(unknown)}, which are no roles"
+            )
         spaces: dict[str, Any] = {a: gymnasium.spaces.Dict({"messages": Messages()}) for a in agents}
         self.observation_spaces = spaces
         self.action_spaces: dict[str, Any] = {agent: Reply() for agent in agents}

@@ -135,9 +135,14 @@ class MultiAgentPlay(Attempt):
                 done=self.done,
                 outcome=self._outcomes.get(agent),
                 frozen=is_frozen(seat.policy),
+                peers=self._peers(agent),
             )
             for agent, seat in self.seats.items()
         )
+
+    def _peers(self, agent: str) -> str:
+        role = self.env.roles.get(agent, "")
+        return role if role in self.env.compared_in_episode else ""
 
 
 def is_frozen(policy: Policy) -> bool:

@@ -86,6 +86,7 @@ class Seat:
         done: bool,
         outcome: Outcome | None = None,
         frozen: bool = False,
+        peers: str = "",
     ) -> Trajectory:
         """The record; `done`: the env ended it, so that what it said last is final."""
         turns = list(self.turns)
@@ -102,6 +103,7 @@ class Seat:
             num_forks=log.num_forks,
             outcome=outcome,
             frozen=frozen,
+            peers=peers,
         )
 
     def _turn(self, generation: Generation, reply: Message, reward: float, env_s: float) -> Turn:
