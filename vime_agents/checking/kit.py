@@ -122,6 +122,9 @@ class Scale:
     """How much is tried."""
 
     num_tasks: int = 6
+    """Played."""
+    num_listed_tasks: int = 500
+    """Only looked at."""
     num_seeds: int = 10
     num_random_episodes: int = 100
     num_leak_episodes: int = 200

@@ -12,15 +12,13 @@ from vime_agents.errors import ConfigError
 from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.task import Task, content_id
 
-_MOST_TASKS = 500
-
 
 async def _tasks(session: Session, split: str | None = None) -> list[Task]:
     env = session.cls(split=split or session.split)
 
     def read() -> list[Task]:
         tasks = env.task_set()
-        return [tasks[i] for i in range(min(len(tasks), _MOST_TASKS))]
+        return [tasks[i] for i in range(min(len(tasks), session.scale.num_listed_tasks))]
 
     try:
         return await asyncio.wait_for(asyncio.to_thread(read), session.scale.call_s)

@@ -18,6 +18,7 @@ from vime_agents.errors import SandboxUnavailable
 HERE = str(Path(__file__).parent)
 SCALE = replace(
     kit.QUICK,
+    num_listed_tasks=50,
     num_seeds=3,
     num_random_episodes=60,
     num_leak_episodes=16,
