@@ -46,6 +46,11 @@ class TrainingSample:
     """[num_tokens] of the policy that a KL penalty holds on to."""
     teacher_logprobs: NDArray[np.float32] | None = None
     """[num_tokens] of the policy to distil."""
+    values: NDArray[np.float32] | None = None
+    """[num_tokens] a critic's, from when the advantages were made, of the state in which each token was
+    sampled. This and the next are finite where `loss_mask`; None: there is no critic."""
+    returns: NDArray[np.float32] | None = None
+    """[num_tokens] what the critic is to learn."""
 
     def __post_init__(self) -> None:
         size = self.token_ids.shape
@@ -60,7 +65,7 @@ class TrainingSample:
         known = self.rollout_logprobs[mask]
         if not np.isfinite(known).all() and not np.isnan(known).all():
             raise RecordError(f"sample {self.id}: a trainable token has no log-prob")
-        for name in ("old_logprobs", "reference_logprobs", "teacher_logprobs"):
+        for name in ("old_logprobs", "reference_logprobs", "teacher_logprobs", "values", "returns"):
             values = getattr(self, name)
             if values is not None and (values.shape != size or not np.isfinite(values[mask]).all()):
                 raise RecordError(f"sample {self.id}: {name} must be finite where trainable, {size} in all")

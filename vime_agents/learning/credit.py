@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vime_agents.episode import Trajectory
 from vime_agents.errors import ConfigError
-from vime_agents.learning.advantages import Estimator, discounted_returns, no_baseline, token_rewards
+from vime_agents.learning.advantages import (
+    Advantages,
+    Estimator,
+    compares_nothing,
+    discounted_returns,
+    gae,
+    no_baseline,
+    opo,
+    token_rewards,
+)
 
 Rows = list[NDArray[np.float64]]
 """[num_tokens] for each segment of a trajectory, 0 where masked."""
@@ -28,13 +38,39 @@ class Credit:
     turn_gamma: float = 1.0
     """Discount from a turn to the next one."""
     gamma: float = 1.0
-    """Discount from a trainable token to the next one; for advantages without a baseline alone."""
+    """Discount from a trainable token to the next one; for a critic and without a baseline."""
+
+
+RowKey = tuple[str, str, int]
+"""Episode, agent, segment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticEstimator:
+    """Generalised advantage estimation against a critic, over the trainable tokens of a trajectory alone."""
+
+    values: Mapping[RowKey, NDArray[np.floating]]
+    """[num_tokens + 1] of each row: the critic's V of the state in which each token was sampled, read where
+    trainable, and last the V of the state after the whole row."""
+    lambd: float = 1.0
+    """0: one-step errors; 1: returns minus values."""
+    bootstrap_truncated: bool = False
+    """What follows an episode that was cut is worth what the critic says; otherwise nothing."""
+    compares_nothing = True
+
+    def __call__(self, rewards: Sequence[float]) -> Advantages:
+        """Rewards alone are not enough: see `critic_advantages`."""
+        raise ConfigError("a critic's advantages need its values: call critic_advantages")
 
 
 def group_advantages(trajectories: Sequence[Trajectory], estimator: Estimator, credit: Credit) -> list[Rows]:
     """The rows of each trajectory of a group, all with trusted rewards."""
     if credit.gamma != 1.0 and estimator is no_baseline:
         return [_token_returns(t, credit) for t in trajectories]
+    if estimator is opo:
+        estimator = partial(
+            opo, lengths=[sum(int(s.loss_mask.sum()) for s in t.segments) for t in trajectories]
+        )
     if credit.use_turn_rewards:
         return _by_turn(trajectories, estimator, credit)
     advantages = estimate(estimator, [_reward(t) for t in trajectories])
@@ -50,7 +86,7 @@ def estimate(estimator: Estimator, rewards: Sequence[float]) -> NDArray[np.float
     Raises:
         ConfigError: it does not return one finite number for each reward.
     """
-    if len(rewards) < 2 and estimator is not no_baseline:
+    if len(rewards) < 2 and not compares_nothing(estimator):
         return np.zeros(len(rewards))
     advantages = np.asarray(estimator(rewards))
     if advantages.shape != (len(rewards),) or not np.isfinite(advantages).all():
@@ -90,11 +126,55 @@ def _spread(trajectory: Trajectory, advantages: NDArray[np.float64]) -> Rows:
     return rows
 
 
-def _token_returns(trajectory: Trajectory, credit: Credit) -> Rows:
-    rows = [np.zeros(len(s)) for s in trajectory.segments]
+def critic_advantages(
+    trajectory: Trajectory,
+    values: Sequence[NDArray[np.floating]],
+    credit: Credit,
+    *,
+    lambd: float = 1.0,
+    truncated: bool = False,
+) -> tuple[Rows, Rows]:
+    """Advantages and value targets of a trajectory's rows.
+
+    The tokens are one stream in the order in which they were sampled, however many rows hold them.
+
+    Args:
+        trajectory: With a trusted reward.
+        values: [num_tokens + 1] of each segment, as `CriticEstimator.values`.
+        credit: Discounts, and where the rewards are earned.
+        lambd: Of generalised advantage estimation.
+        truncated: What follows is worth the value after the row that was sampled from last.
+    """
     steps = _steps(trajectory)
     if not steps:
-        return rows
+        return _scattered(trajectory, [], np.zeros(0)), _scattered(trajectory, [], np.zeros(0))
+    rewards, discounts = _stream(trajectory, steps, credit)
+    read = np.concatenate([values[segment][start:end] for segment, start, end, _ in steps])
+    found = gae(
+        rewards,
+        read,
+        np.ones(read.size, np.bool_),
+        gamma=discounts,
+        lambd=lambd,
+        bootstrap=float(values[steps[-1][0]][-1]) if truncated else 0.0,
+    )
+    advantages, returns = (_scattered(trajectory, steps, stream) for stream in found)
+    return advantages, returns
+
+
+def _token_returns(trajectory: Trajectory, credit: Credit) -> Rows:
+    steps = _steps(trajectory)
+    if not steps:
+        return _scattered(trajectory, [], np.zeros(0))
+    rewards, discounts = _stream(trajectory, steps, credit)
+    returns = discounted_returns(rewards, np.ones(rewards.size, np.bool_), discounts)
+    return _scattered(trajectory, steps, returns)
+
+
+def _stream(
+    trajectory: Trajectory, steps: Sequence[tuple[int, int, int, int]], credit: Credit
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """[num_steps] rewards of the trainable tokens in order, and the discounts from each to the next."""
     turn_of = np.concatenate([np.full(end - start, turn) for _, start, end, turn in steps])
     everything = np.ones(turn_of.size, np.bool_)
     if credit.use_turn_rewards:
@@ -104,7 +184,14 @@ def _token_returns(trajectory: Trajectory, credit: Credit) -> Rows:
         rewards = token_rewards(everything, _reward(trajectory))
     discounts = np.full(turn_of.size, credit.gamma)
     discounts[:-1][np.diff(turn_of) > 0] *= credit.turn_gamma
-    stream, position = discounted_returns(rewards, everything, discounts), 0
+    return rewards, discounts
+
+
+def _scattered(
+    trajectory: Trajectory, steps: Sequence[tuple[int, int, int, int]], stream: NDArray[np.float64]
+) -> Rows:
+    """Back from the stream to the rows."""
+    rows, position = [np.zeros(len(s)) for s in trajectory.segments], 0
     for segment, start, end, _ in steps:
         rows[segment][start:end] = stream[position : position + end - start]
         position += end - start

@@ -5,7 +5,8 @@ Rules
   trusted; a failed or unscored one enters neither, is counted, and never becomes a zero.
 - A trajectory of a frozen policy (an opponent's) enters neither, and is not looked at.
 - Baselines are over the trajectories of one (group, agent), or of one (episode, role) where the env says so
-  (`Trajectory.peers`), each counted once; groups of one are dropped, unless the estimator compares nothing.
+  (`Trajectory.peers`), each counted once; groups of one are dropped, unless the estimator compares nothing
+  with others of the group.
 - Trainable tokens are exactly the trainable spans of the record. How the advantage reaches them: `Credit`.
 - A rollout may be cut into several optimizer steps, by whole groups. Advantages are those of the rollout,
   weights those of the step.
@@ -27,9 +28,15 @@ from numpy.typing import NDArray
 
 from vime_agents.episode import Episode, Segment, Trajectory
 from vime_agents.errors import RecordError
-from vime_agents.learning.advantages import Estimator, no_baseline, whiten
+from vime_agents.learning.advantages import GRPO_EPSILON, Estimator, RoleBaselines, compares_nothing, whiten
 from vime_agents.learning.aggregation import loss_weights
-from vime_agents.learning.credit import Credit, group_advantages
+from vime_agents.learning.credit import (
+    Credit,
+    CriticEstimator,
+    RowKey,
+    critic_advantages,
+    group_advantages,
+)
 from vime_agents.trainer import Batch, TrainingSample
 
 OVERLONG_STOPS = ("max_tokens", "context_length")
@@ -46,6 +53,9 @@ class _Row:
     segment: Segment
     advantages: NDArray[np.float64]
     """[num_tokens]"""
+    values: NDArray[np.floating] | None = None
+    """[num_tokens] a critic's, and what it is to learn; None: there is no critic."""
+    returns: NDArray[np.floating] | None = None
 
 
 @dataclass(slots=True)
@@ -62,9 +72,10 @@ def build_batches(
     episodes: Sequence[Episode],
     *,
     num_steps: int = 1,
-    estimator: Estimator,
+    estimator: Estimator | RoleBaselines,
     credit: Credit = _BROADCAST,
     whitened: bool = False,
+    batch_scaled: bool = False,
     aggregation: str = "token-mean",
     norm_length: int | None = None,
     overlong_filter: bool = False,
@@ -77,9 +88,11 @@ def build_batches(
         episodes: complete groups; their order does not matter.
         num_steps: optimizer steps. The groups that are left are shared out evenly; a step that gets none has
             an empty batch.
-        estimator: rewards of one group -> advantages.
+        estimator: rewards of one group -> advantages; or a critic's values; or the baselines of roles, which
+            move, in the order of the episodes' ids.
         credit: how much of the rewards each token answers for.
         whitened: give the advantages of all trainable tokens mean 0 and variance 1.
+        batch_scaled: divide the advantages by the standard deviation of all rewards of the rollout.
         aggregation: see `vime_agents.learning.aggregation`.
         norm_length: of the aggregation seq-mean-token-sum-norm.
         overlong_filter: keep episodes that ran into a limit of tokens out of the loss.
@@ -95,12 +108,18 @@ def build_batches(
     rows: list[_Row] = []
     for members in _groups(episodes, tally).values():
         rows.extend(_advantage_rows(members, estimator, credit, tally))
+    if batch_scaled:
+        scale = float(np.std(tally.rewards, ddof=1)) + GRPO_EPSILON if len(tally.rewards) > 1 else 1.0
+        for row in rows:
+            row.advantages = row.advantages / scale
     if overlong_filter:
         rows = _without_overlong(rows, tally)
     masks = [r.segment.loss_mask for r in rows]
     if whitened:
         for row, advantages in zip(rows, whiten([r.advantages for r in rows], masks), strict=True):
             row.advantages = advantages
+    # Of an advantage of 0, the critic still learns.
+    keep_zero_advantage = keep_zero_advantage or isinstance(estimator, CriticEstimator)
     steps = []
     for part in _split_by_group(rows, num_steps):
         weights = loss_weights(
@@ -118,6 +137,17 @@ def build_batches(
         steps.append(samples)
     metrics = _metrics(episodes, rows, [sample for samples in steps for sample in samples], tally)
     return [Batch(samples=samples, temperature=temperature, metrics=metrics) for samples in steps]
+
+
+def rows_to_value(episodes: Sequence[Episode]) -> dict[RowKey, Segment]:
+    """The rows whose values `CriticEstimator` reads: those with trainable tokens and a trusted reward."""
+    return {
+        (episode.id, trajectory.agent, index): segment
+        for members in _groups(episodes, _Tally()).values()
+        for episode, trajectory in members
+        for index, segment in enumerate(trajectory.segments)
+        if segment.loss_mask.any()
+    }
 
 
 def build_batch(episodes: Sequence[Episode], **settings: Any) -> Batch:
@@ -171,20 +201,55 @@ def _groups(
 
 
 def _advantage_rows(
-    members: Sequence[tuple[Episode, Trajectory]], estimator: Estimator, credit: Credit, tally: _Tally
+    members: Sequence[tuple[Episode, Trajectory]],
+    estimator: Estimator | RoleBaselines,
+    credit: Credit,
+    tally: _Tally,
 ) -> list[_Row]:
-    if len(members) < 2 and estimator is not no_baseline:
+    if isinstance(estimator, RoleBaselines):
+        estimator = estimator.of(members[0][1].peers or members[0][1].agent)
+    if len(members) < 2 and not compares_nothing(estimator):
         tally.dropped["group:singleton"] += len(members)
         return []
-    trajectories = [t for _, t in members]
-    found = group_advantages(trajectories, estimator, credit)
-    tally.rewards.extend(t.reward.value for t in trajectories if t.reward.value is not None)
+    if isinstance(estimator, CriticEstimator):
+        rows = [row for member in members for row in _critic_rows(*member, estimator, credit)]
+    else:
+        found = group_advantages([t for _, t in members], estimator, credit)
+        rows = [
+            _Row(episode, trajectory, index, trajectory.segments[index], advantages)
+            for (episode, trajectory), parts in zip(members, found, strict=True)
+            for index, advantages in enumerate(parts)
+        ]
+    tally.rewards.extend(t.reward.value for _, t in members if t.reward.value is not None)
     tally.num_groups += 1
-    tally.num_zero_groups += not any(row.any() for rows in found for row in rows)
+    tally.num_zero_groups += not any(row.advantages.any() for row in rows)
+    return rows
+
+
+def _critic_rows(
+    episode: Episode, trajectory: Trajectory, estimator: CriticEstimator, credit: Credit
+) -> list[_Row]:
+    unread = [np.zeros(len(s) + 1) for s in trajectory.segments]
+    keys = [(episode.id, trajectory.agent, index) for index in range(len(unread))]
+    values = [estimator.values.get(key, zeros) for key, zeros in zip(keys, unread, strict=True)]
+    for key, segment, found in zip(keys, trajectory.segments, values, strict=True):
+        if segment.loss_mask.any() and key not in estimator.values:
+            raise RecordError(
+                f"episode {key[0]}, agent {key[1]}: the critic says nothing of its row {key[2]}"
+            )
+        if found.shape != (len(segment) + 1,):
+            raise RecordError(f"episode {key[0]}: {found.shape} values of a row of {len(segment)} tokens")
+    ended = trajectory.outcome or episode.outcome
+    advantages, returns = critic_advantages(
+        trajectory,
+        values,
+        credit,
+        lambd=estimator.lambd,
+        truncated=estimator.bootstrap_truncated and ended.kind == "truncated",
+    )
     return [
-        _Row(episode, trajectory, index, trajectory.segments[index], row)
-        for (episode, trajectory), rows in zip(members, found, strict=True)
-        for index, row in enumerate(rows)
+        _Row(episode, trajectory, index, segment, advantages[index], values[index][:-1], returns[index])
+        for index, segment in enumerate(trajectory.segments)
     ]
 
 
@@ -215,6 +280,8 @@ def _sample(row: _Row, weight: np.ndarray) -> TrainingSample:
         advantages=row.advantages.astype(np.float32),
         weights=weight,
         weight_versions=versions,
+        values=None if row.values is None else row.values.astype(np.float32),
+        returns=None if row.returns is None else row.returns.astype(np.float32),
     )
 
 

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from vime_agents.errors import ConfigError, UnknownIdError
+from vime_agents.errors import ConfigError, RecordError, UnknownIdError
 from vime_agents.registry import load_object
 
 Advantages = NDArray[np.float64]
@@ -64,6 +64,38 @@ def maxrl(rewards: Sequence[float]) -> Advantages:
     return centred / float(np.mean(rewards)) if centred.any() else centred
 
 
+def opo(rewards: Sequence[float], lengths: Sequence[int] | None = None) -> Advantages:
+    """R - sum(L R) / sum(L): the baseline weighs episodes by their trainable tokens. OPO, arXiv:2505.23585.
+
+    Args:
+        rewards: of the group's episodes.
+        lengths: L, trainable tokens of each; None: all alike, which is `dr_grpo`.
+
+    Raises:
+        RecordError: not one length >= 0 for each reward, or all of them 0.
+    """
+    values = np.asarray(rewards, np.float64)
+    weights = np.ones_like(values) if lengths is None else np.asarray(lengths, np.float64)
+    if weights.shape != values.shape or (weights < 0).any() or (values.size and not weights.any()):
+        raise RecordError(f"opo: {list(rewards)} rewards of episodes with {lengths} trainable tokens")
+    if values.size < 2 or (values == values[0]).all():
+        return np.zeros_like(values)
+    return values - weights @ values / weights.sum()
+
+
+def pass_at_k(rewards: Sequence[float]) -> Advantages:
+    """Only the best episode counts, by how much it beats the second best; 0 for all others.
+
+    The gradient of the largest reward of G episodes, with a leave-one-out baseline: arXiv:2503.19595.
+    """
+    values = np.asarray(rewards, np.float64)
+    advantages = np.zeros_like(values)
+    if values.size > 1:
+        second, best = np.partition(values, -2)[-2:]
+        advantages[values.argmax()] = best - second
+    return advantages
+
+
 def no_baseline(rewards: Sequence[float]) -> Advantages:
     """R as it is: episodes are compared with nothing but, after whitening, the whole batch."""
     return np.asarray(rewards, dtype=np.float64).copy()
@@ -74,12 +106,25 @@ ESTIMATORS: dict[str, Estimator] = {
     "dr_grpo": dr_grpo,
     "rloo": rloo,
     "maxrl": maxrl,
+    "opo": opo,
+    "pass_at_k": pass_at_k,
+    "lite_ppo": dr_grpo,
     "reinforce_plus_plus": no_baseline,
     "reinforce_plus_plus_baseline": dr_grpo,
 }
 
 WHITENED = ("reinforce_plus_plus", "reinforce_plus_plus_baseline")
 """Estimators whose advantages are whitened over the whole batch. REINFORCE++, arXiv:2501.03262."""
+
+
+BATCH_SCALED = ("lite_ppo",)
+"""Estimators whose advantages are divided by the standard deviation of the whole batch's rewards. LitePPO,
+arXiv:2508.08221."""
+
+
+def compares_nothing(estimator: Estimator) -> bool:
+    """Whether an episode has an advantage without others in its group."""
+    return estimator is no_baseline or getattr(estimator, "compares_nothing", False)
 
 
 def get_estimator(name: str) -> Estimator:

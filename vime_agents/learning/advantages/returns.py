@@ -69,19 +69,19 @@ def gae(
     values: ArrayLike,
     mask: Mask,
     *,
-    gamma: float = 1.0,
+    gamma: ArrayLike = 1.0,
     lambd: float = 1.0,
     bootstrap: float = 0.0,
 ) -> tuple[Floats, Floats]:
     """Generalised advantage estimation over trainable tokens, arXiv:1506.02438.
 
-    `delta_k = r_k + gamma V_{k+1} - V_k`, `A_k = delta_k + gamma lambda A_{k+1}`.
+    `delta_k = r_k + gamma_k V_{k+1} - V_k`, `A_k = delta_k + gamma_k lambda A_{k+1}`.
 
     Args:
         rewards: [num_tokens] read at trainable tokens alone.
         values: [num_tokens] the critic's V of the state in which each token was sampled; likewise.
         mask: [num_tokens] trainable tokens.
-        gamma: Discount of one token.
+        gamma: Discount of every step, or [num_tokens] of the step from each token to the next.
         lambd: 0: one-step errors; 1: returns minus values.
         bootstrap: Value after the last token: 0 when the episode terminated, the critic's when it was cut.
 
@@ -89,9 +89,10 @@ def gae(
         Advantages, and returns `A + V` as the critic's target; [num_tokens], 0 where masked.
     """
     reward, value = np.asarray(rewards, np.float64), np.asarray(values, np.float64)
+    discounts = np.broadcast_to(np.asarray(gamma, np.float64), mask.shape)
     advantages, following, next_value = np.zeros(mask.shape, np.float64), 0.0, bootstrap
     for t in reversed(np.flatnonzero(mask)):
-        delta = reward[t] + gamma * next_value - value[t]
-        following = delta + gamma * lambd * following
+        delta = reward[t] + discounts[t] * next_value - value[t]
+        following = delta + discounts[t] * lambd * following
         advantages[t], next_value = following, value[t]
     return advantages, np.where(mask, advantages + np.where(mask, value, 0.0), 0.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vime_agents.errors import ConfigError, UnknownIdError
+from vime_agents.errors import ConfigError, RecordError, UnknownIdError
 from vime_agents.learning.advantages import (
     ESTIMATORS,
     dr_grpo,
@@ -15,7 +15,9 @@ from vime_agents.learning.advantages import (
     grpo,
     maxrl,
     no_baseline,
+    opo,
     overlong_penalty,
+    pass_at_k,
     rloo,
 )
 
@@ -90,6 +92,38 @@ def test_an_advantage_belongs_to_the_episode_not_to_its_place(rewards: list[floa
         if name != "maxrl":
             shuffled = estimator([rewards[i] for i in order])
             np.testing.assert_allclose(shuffled, estimator(rewards)[order], atol=1e-8)
+
+
+def test_only_the_best_episode_counts_by_its_lead() -> None:
+    """6.1 (2)"""
+    assert pass_at_k([1, 0, 0, 0]).tolist() == [1, 0, 0, 0]
+    np.testing.assert_allclose(pass_at_k([0.2, 0.9, 0.5]), [0, 0.4, 0])
+    assert pass_at_k([1, 1, 0]).tolist() == [0, 0, 0]
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=6, unique=True))
+def test_pass_at_k_is_the_best_minus_the_best_without_each(rewards: list[float]) -> None:
+    others = [max(rewards[:i] + rewards[i + 1 :]) for i in range(len(rewards))]
+    np.testing.assert_allclose(pass_at_k(rewards), max(rewards) - np.array(others), atol=1e-12)
+
+
+def test_opo_weighs_the_baseline_by_length() -> None:
+    # (10 * 1 + 30 * 0 + 60 * 0.5) / 100 = 0.4
+    np.testing.assert_allclose(opo([1, 0, 0.5], [10, 30, 60]), [0.6, -0.4, 0.1])
+    np.testing.assert_allclose(opo([1, 2, 6]), dr_grpo([1, 2, 6]))
+    assert opo([0.3] * 3, [1, 7, 5]).tolist() == [0, 0, 0]
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.integers(1, 50)), min_size=2, max_size=8))
+def test_opo_advantages_sum_to_zero_when_weighed_by_length(episodes: list[tuple[float, int]]) -> None:
+    rewards, lengths = zip(*episodes, strict=True)
+    assert abs(np.dot(opo(rewards, lengths), lengths)) < 1e-9
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, -1], [0, 0]])
+def test_opo_refuses_lengths_that_are_none(lengths: list[int]) -> None:
+    with pytest.raises(RecordError, match="trainable tokens"):
+        opo([1, 0], lengths)
 
 
 def test_without_a_baseline_rewards_stay_as_they_are() -> None:

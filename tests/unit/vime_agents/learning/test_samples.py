@@ -10,7 +10,7 @@ import pytest
 from tests.unit.vime_agents.episodes import make_episode, make_log, with_turn_rewards
 from vime_agents.episode import Episode, Outcome
 from vime_agents.errors import ConfigError, RecordError
-from vime_agents.learning.advantages import Estimator, dr_grpo, grpo, no_baseline
+from vime_agents.learning.advantages import Estimator, dr_grpo, grpo, no_baseline, opo
 from vime_agents.learning.credit import Credit
 from vime_agents.learning.samples import OVERLONG_STOPS, build_batch, build_batches
 from vime_agents.token_log import Piece, SampledTokens
@@ -281,3 +281,18 @@ def test_a_step_that_no_group_is_left_for_is_empty() -> None:
     episodes = group([1.0, 0.0], "a") + group([None, None], "b")
     one, two = build_batches(episodes, num_steps=2, estimator=dr_grpo, temperature=1.0)
     assert (len(one.samples), len(two.samples)) == (2, 0)
+
+
+def test_the_batchs_deviation_is_over_the_rewards_of_all_groups() -> None:
+    episodes = [*group([1, 0], "a"), *group([4, 2], "b")]
+    found = advantages(build(episodes, batch_scaled=True))
+    scale = np.std([1, 0, 4, 2], ddof=1) + 1e-6
+    assert found == pytest.approx(
+        {"a-0": 0.5 / scale, "a-1": -0.5 / scale, "b-0": 1 / scale, "b-1": -1 / scale}
+    )
+
+
+def test_opo_reads_the_trainable_tokens_of_each_episode() -> None:
+    long = make_episode("a", "g", 1.0, log=make_log(3), num_turns=3)
+    found = advantages(build([long, make_episode("b", "g", 0.0)], estimator=opo))
+    assert found == pytest.approx({"a": 1 - 9 / 12, "b": -9 / 12})
