@@ -15,10 +15,17 @@ ESTIMATORS = (
     "dr_grpo",
     "rloo",
     "maxrl",
+    "opo",
+    "pass_at_k",
+    "lite_ppo",
     "reinforce_plus_plus",
     "reinforce_plus_plus_baseline",
+    "rae",
 )
 """Advantage estimators by name; `learning.advantages` has their formulas."""
+
+_ALONE = ("reinforce_plus_plus", "rae")
+"""Those that do not compare the episodes of a task with each other."""
 
 _LOSSES = ("gspo", "cispo")
 """What vime calls advantage estimators and is a policy loss here: their advantages are grpo's."""
@@ -48,7 +55,7 @@ def _check_groups(config: TrainConfig) -> None:
             f"--advantage-estimator: must be {', '.join(ESTIMATORS)} or module:function, got {estimator!r}."
             f"{hint}"
         )
-    if config.n_samples_per_prompt < 2 and estimator != "reinforce_plus_plus":
+    if config.n_samples_per_prompt < 2 and estimator not in _ALONE:
         raise ConfigError(
             f"--n-samples-per-prompt: {estimator} compares the episodes of a task with each "
             f"other, so at least 2 are needed, got {config.n_samples_per_prompt}"
@@ -62,6 +69,13 @@ def _check_groups(config: TrainConfig) -> None:
         raise ConfigError(
             f"--gamma {config.gamma}: --advantage-estimator {estimator} gives every token of an episode the "
             "same advantage; drop it, or use reinforce_plus_plus"
+        )
+    if config.rae_decay != 0.95 and estimator != "rae":
+        raise ConfigError(f"--rae-decay {config.rae_decay}: needs --advantage-estimator rae; drop it")
+    if config.use_turn_rewards and estimator in ("rae", "opo"):
+        raise ConfigError(
+            f"--use-turn-rewards: --advantage-estimator {estimator} takes the reward of a whole episode; "
+            "drop one of the two"
         )
     if config.turn_gamma != 1 and not config.use_turn_rewards:
         raise ConfigError(f"--turn-gamma {config.turn_gamma}: needs --use-turn-rewards")

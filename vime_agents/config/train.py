@@ -189,9 +189,12 @@ class LossOptions:
     """Advantages and loss."""
 
     advantage_estimator: str = "grpo"
-    """How rewards become advantages, within a group of episodes of one task: grpo, dr_grpo, rloo, maxrl,
-    reinforce_plus_plus (no group: the whole batch), reinforce_plus_plus_baseline, or `module:function`
-    (rewards of a group -> its advantages)."""
+    """How rewards become advantages, within a group of episodes of one task: grpo, dr_grpo, rloo, maxrl, opo,
+    pass_at_k, lite_ppo, reinforce_plus_plus (no group: the whole batch), reinforce_plus_plus_baseline, rae
+    (no group: a baseline of each role, for self-play), or `module:function` (rewards of a group -> its
+    advantages)."""
+    rae_decay: Annotated[float, Bounds(0, 1)] = 0.95
+    """How slowly a role's baseline follows its rewards (rae only)."""
     disable_grpo_std_normalization: bool = False
     """Do not divide by the group's standard deviation (grpo only)."""
     normalize_advantages: bool = False

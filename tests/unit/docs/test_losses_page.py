@@ -9,7 +9,7 @@ import pytest
 
 from vime_agents.config import TrainConfig
 from vime_agents.config.fields import options_of
-from vime_agents.learning.advantages import ESTIMATORS
+from vime_agents.learning.advantages import NAMES
 from vime_agents.learning.aggregation import AGGREGATIONS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -26,7 +26,7 @@ def test_the_example_prints_what_stands_below_it(capsys: pytest.CaptureFixture[s
 def test_every_estimator_aggregation_and_loss_has_a_row() -> None:
     options = options_of(TrainConfig)
     rows = set(re.findall(r"^\| `([^`]+)`", PAGE, re.MULTILINE))
-    assert set(ESTIMATORS) | set(AGGREGATIONS) | set(options["pg_loss_type"].choices) <= rows
+    assert set(NAMES) | set(AGGREGATIONS) | set(options["pg_loss_type"].choices) <= rows
     for kind in options["kl_loss_type"].choices:
         assert f"--kl-loss-type {kind}" in PAGE
 

@@ -23,7 +23,7 @@ from vime_agents.episode import Episode
 from vime_agents.errors import TrainerError, WeightSyncError
 from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
 from vime_agents.evaluation.report import Tally
-from vime_agents.learning.advantages import WHITENED, dr_grpo, get_estimator
+from vime_agents.learning.advantages import BATCH_SCALED, WHITENED, RoleBaselines, dr_grpo, get_estimator
 from vime_agents.learning.credit import Credit
 from vime_agents.learning.group_rewards import add_group_rewards
 from vime_agents.learning.samples import build_batches
@@ -38,6 +38,7 @@ from vime_trainers.ray.curve import plot_curve
 from vime_trainers.ray.hf_export import save_hf_folder
 from vime_trainers.ray.processes import Processes, start_processes
 from vime_trainers.ray.progress import TrainProgress
+from vime_trainers.ray.run_state import load_run_state, save_run_state
 from vime_trainers.ray.schedule import rollout_requests, training_tasks
 from vime_trainers.ray.steps import run_steps
 from vime_trainers.ray.summary import summarise
@@ -113,7 +114,11 @@ class _Loop:
     ) -> None:
         self.config, self.run, self.progress, self.processes = config, run, progress, processes
         self.tasks, self.eval_tasks = tasks, eval_tasks
-        self.estimator = get_estimator(config.advantage_estimator)
+        self.baselines = RoleBaselines(config.rae_decay)
+        if config.advantage_estimator == "rae":
+            self.estimator = self.baselines
+        else:
+            self.estimator = get_estimator(config.advantage_estimator)
         if config.disable_grpo_std_normalization:
             self.estimator = dr_grpo
         self.credit = Credit(
@@ -136,7 +141,9 @@ class _Loop:
         self.seconds = {"startup": startup_s}
         if update:
             self.progress.say(f"resuming after update {update}")
-            await asyncio.to_thread(self.processes.trainer.load, self.run.checkpoint(update))
+            folder = self.run.checkpoint(update)
+            await asyncio.to_thread(self.processes.trainer.load, folder)
+            load_run_state(folder, {"role_baselines": self.baselines})
             sync = await self.sync(update)
         else:
             with self.phase("sync"):
@@ -158,6 +165,7 @@ class _Loop:
             estimator=self.estimator,
             credit=self.credit,
             whitened=config.normalize_advantages or config.advantage_estimator in WHITENED,
+            batch_scaled=config.advantage_estimator in BATCH_SCALED,
             aggregation=config.loss_aggregation,
             norm_length=config.loss_norm_length,
             overlong_filter=config.overlong_filter,
@@ -295,6 +303,7 @@ class _Loop:
         self.seconds = {}
         with self.phase("checkpoint"), self.run.new_checkpoint(update) as folder:
             await asyncio.to_thread(self.processes.trainer.save, folder)
+            save_run_state(folder, {"role_baselines": self.baselines})
         self.run.prune_checkpoints(self.config.keep_checkpoints)
         self.run.log("checkpoint", update, self.seconds_metrics())
 

@@ -29,8 +29,8 @@ from vime_agents.learning.advantages.returns import discounted_returns, gae, tok
 from vime_agents.learning.advantages.roles import RoleBaseline, RoleBaselines
 from vime_agents.learning.advantages.whitening import whiten
 
-NAMES = (*ESTIMATORS, "rae", "gae", "ppo")
-"""What `--advantage-estimator` knows: rewards of a group alone, `RoleBaselines`, a critic (two names)."""
+NAMES = (*ESTIMATORS, "rae")
+"""What `--advantage-estimator` knows by name: functions of a group's rewards, and `RoleBaselines`."""
 
 __all__ = [
     "BATCH_SCALED",

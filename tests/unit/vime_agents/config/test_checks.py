@@ -65,6 +65,8 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ({"num_steps_per_rollout": 2}, ["--num-steps-per-rollout 2", "--old-logprobs recompute"]),
         ({"advantage_estimator": "gspo"}, ["--advantage-estimator grpo --pg-loss-type gspo"]),
         ({"advantage_estimator": "rloo", "gamma": 0.9}, ["--gamma 0.9", "rloo"]),
+        ({"rae_decay": 0.9}, ["--rae-decay 0.9", "--advantage-estimator rae"]),
+        ({"advantage_estimator": "rae", "use_turn_rewards": True}, ["--use-turn-rewards", "rae"]),
         ({"turn_gamma": 0.9}, ["--turn-gamma 0.9", "--use-turn-rewards"]),
         ({"loss_norm_length": 9}, ["--loss-norm-length 9", "token-mean"]),
         ({"loss_aggregation": "seq-mean-token-sum-norm"}, ["--loss-norm-length None"]),
@@ -118,8 +120,12 @@ def test_reinforce_plus_plus_compares_nothing_so_one_episode_of_a_task_is_enough
     assert config.gamma == 1.0
 
 
+def test_a_baseline_of_each_role_needs_no_group_either():
+    assert TrainConfig(**REQUIRED, advantage_estimator="rae", n_samples_per_prompt=1).rae_decay == 0.95
+
+
 def test_names_of_estimators_and_aggregations_are_those_of_learning():
-    assert sorted(ESTIMATORS) == sorted(advantages.ESTIMATORS)
+    assert sorted(ESTIMATORS) == sorted(advantages.NAMES)
     assert options_of(TrainConfig)["loss_aggregation"].choices == aggregation.AGGREGATIONS
 
 

@@ -77,6 +77,7 @@ TRAIN_EXAMPLES = {
     "adam_eps": ("--adam-eps 1e-6", 1e-6),
     "clip_grad": ("--clip-grad 0", 0.0),
     "advantage_estimator": ("--advantage-estimator rloo", "rloo"),
+    "rae_decay": ("--rae-decay 0.9 --advantage-estimator rae", 0.9),
     "disable_grpo_std_normalization": ("--disable-grpo-std-normalization", True),
     "normalize_advantages": ("--normalize-advantages", True),
     "gamma": ("--gamma 0.9 --advantage-estimator reinforce_plus_plus", 0.9),
