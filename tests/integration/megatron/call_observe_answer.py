@@ -85,20 +85,22 @@ def sample_three(trainer: Any, rows: np.ndarray, *, greedy: bool) -> tuple[np.nd
     """Three tokens after each row [num_rows, length], by the trainer's own model; and their log-probs."""
     import torch
 
+    from vime_trainers.batching.pack import pack
+    from vime_trainers.batching.rows import rows_of_tokens
     from vime_trainers.megatron.device import cpu_compat, device
-    from vime_trainers.megatron.micro_batches import pack, rows_of_tokens
+    from vime_trainers.megatron.micro_batches import packed_seq_params
 
     sampled, logprobs = [], []
     for _ in range(3):
         # `rows_of_tokens` leaves out the last token, which predicts nothing there; here it is what predicts.
         table = rows_of_tokens(np.concatenate([rows, np.zeros_like(rows[:, :1])], axis=1))
-        micro = pack(table, cp_rank=0, cp_size=1, tp_size=1, device=device())
+        micro = pack(table, device=device())
         with cpu_compat(), torch.no_grad():
             hidden = trainer.model(
                 input_ids=micro.input_ids,
                 position_ids=None,
                 attention_mask=None,
-                packed_seq_params=micro.packed,
+                packed_seq_params=packed_seq_params(micro),
             )
             last = hidden.view(*rows.shape, -1)[:, -1]
             table_of_logprobs = torch.log_softmax(last @ trainer.model.output_weight().T, -1)

@@ -11,10 +11,11 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
+from vime_trainers.batching.pack import MicroBatch
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.families import ModelShape
 from vime_trainers.megatron.log_probs import token_log_probs, whole_hidden, whole_logits
-from vime_trainers.megatron.micro_batches import MicroBatch
+from vime_trainers.megatron.micro_batches import packed_seq_params
 from vime_trainers.megatron.model import PolicyModel
 
 OnLastStage = Callable[[MicroBatch, Tensor], Tensor]
@@ -32,7 +33,7 @@ def run_micro_batches(
             input_ids=micro_batch.input_ids,
             position_ids=None,  # RoPE counts from the start of each packed row
             attention_mask=None,
-            packed_seq_params=micro_batch.packed,
+            packed_seq_params=packed_seq_params(micro_batch),
         )
         return hidden, partial(finish, micro_batch)
 

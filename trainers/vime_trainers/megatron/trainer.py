@@ -24,6 +24,9 @@ from torch import Tensor
 
 from vime_agents.errors import ConfigError, NonFiniteError, RecordError
 from vime_agents.trainer import Batch, TrainingSample
+from vime_trainers.batching.cost import read_row_cost
+from vime_trainers.batching.pack import MicroBatch
+from vime_trainers.batching.rows import Row, rows_of_samples, rows_of_tokens
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
 from vime_trainers.losses.distribution import log_probs_and_entropy
@@ -35,7 +38,7 @@ from vime_trainers.megatron.device import cpu_compat, device, has_cuda, init_pro
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
 from vime_trainers.megatron.metrics import Totals, metrics_of, sum_over_ranks
-from vime_trainers.megatron.micro_batches import MicroBatch, Row, pack, plan, rows_of_samples, rows_of_tokens
+from vime_trainers.megatron.micro_batches import micro_batches
 from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
 
 
@@ -51,6 +54,7 @@ class MegatronTrainer:
         path = config.loss.custom_loss_function_path
         self._custom_loss = None if path is None else load_custom_loss(path)
         self.shape = read_model_shape(config.hf_checkpoint)
+        self.row_cost = read_row_cost(config.hf_checkpoint)
         self.version = 0
         self.num_skipped = 0
         install_cpu_shims()
@@ -94,13 +98,13 @@ class MegatronTrainer:
         started = time.perf_counter()
         rows = rows_of_samples(batch.samples)
         with cpu_compat():
-            micro_batches = self._micro_batches(rows)
+            parts, layout = micro_batches(rows, self.config, self.row_cost)
             totals = Totals()
             self.ddp.zero_grad_buffer()
             self.optimizer.zero_grad()
             run_micro_batches(
                 self.ddp,
-                micro_batches,
+                parts,
                 lambda micro, hidden: self._loss(micro, hidden, batch.temperature, totals),
                 forward_only=False,
             )
@@ -123,33 +127,15 @@ class MegatronTrainer:
                 "lr": self._learning_rate(self.version - 1),
                 "num_tokens": float(batch.num_tokens),
                 "num_trainable_tokens": float(batch.num_trainable),
-                "num_micro_batches": float(len(micro_batches)),
+                "num_micro_batches": float(len(parts)),
+                "packing_efficiency": layout.efficiency,
+                "dp_imbalance": layout.imbalance,
                 "num_skipped_updates": float(self.num_skipped),
                 "forward_backward_s": computed - started,
                 "optimizer_s": done - computed,
                 "tokens_per_s": batch.num_tokens / (done - started),
             }
         )
-
-    def _micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        config = self.config
-        cp_size = config.context_parallel_size
-        layout = plan(
-            rows,
-            max_tokens=config.max_tokens_per_gpu * cp_size,
-            num_ranks=parallel_state.get_data_parallel_world_size(),
-            align=2 * cp_size if cp_size > 1 else 1,
-        )
-        return [
-            pack(
-                [rows[i] for i in indices],
-                cp_rank=parallel_state.get_context_parallel_rank(),
-                cp_size=cp_size,
-                tp_size=config.tensor_model_parallel_size if config.sequence_parallel else 1,
-                device=device(),
-            )
-            for indices in layout[parallel_state.get_data_parallel_rank()]
-        ]
 
     def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: Totals) -> Tensor:
         shares_rows = self.config.loss.needs_rows and self.config.context_parallel_size > 1
@@ -240,13 +226,17 @@ class MegatronTrainer:
 
         if count:
             with cpu_compat(), torch.no_grad():
-                run_micro_batches(self.ddp, self._micro_batches(table), store, forward_only=True)
+                parts, _ = micro_batches(table, self.config, self.row_cost)
+                run_micro_batches(self.ddp, parts, store, forward_only=True)
                 sum_over_ranks(flat)
         values = flat.cpu().numpy()
         if count:
             values[~np.concatenate([row.mask for row in table])] = np.nan
-        nothing = np.full(1, np.nan, np.float32)
-        return [np.concatenate([nothing, values[r.offset : r.offset + len(r.inputs)]]) for r in table]
+        found = [np.full(len(row), np.nan, np.float32) for row in rows]
+        for whole, row in zip(found, table, strict=True):
+            size = len(row.inputs)
+            whole[1 : size + 1] = values[row.offset : row.offset + size]
+        return found
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, tensor), streaming; exhaust it on every rank before the next update."""

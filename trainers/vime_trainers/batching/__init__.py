@@ -1,0 +1,1 @@
+"""Training samples -> packed micro-batches: rows, plan, pack. Only `pack` needs torch."""

@@ -1,0 +1,96 @@
+"""Rows of one micro-batch, end to end -> tensors of one rank, and bounds that attention must not cross."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vime_trainers.batching.plan import alignment
+from vime_trainers.batching.rows import VALUES, Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatch:
+    """One forward pass of one rank: its context-parallel share of some rows."""
+
+    input_ids: Tensor
+    """[1, num_tokens]"""
+    bounds: Tensor
+    """[num_packed_rows + 1] int32, where each row begins and the last one ends, counted over all
+    context-parallel ranks; a row of padding is one of them."""
+    longest: int
+    """Tokens of the longest row, padding included, over all context-parallel ranks."""
+    selected: Tensor
+    """[num_selected] inputs whose prediction is wanted."""
+    targets: Tensor
+    """[num_selected]"""
+    slots: Tensor
+    """[num_selected] place of each prediction in an array of all predictions of the batch."""
+    rows: Tensor
+    """[num_selected] the row of each prediction, from 0 in this micro-batch."""
+    num_rows: int
+    """Rows of the micro-batch, on every context-parallel rank the same."""
+    values: Tensor
+    """[len(VALUES), num_selected] what is known of the targets; NaN where it is not."""
+
+
+def pack(
+    rows: Sequence[Row],
+    *,
+    cp_rank: int = 0,
+    cp_size: int = 1,
+    tp_size: int = 1,
+    device: torch.device | str = "cpu",
+) -> MicroBatch:
+    """Lay rows end to end; context-parallel rank r takes chunks r and 2 * cp_size - 1 - r of each.
+
+    Rows are padded to whole chunks, and one row of padding makes the total divide by `tp_size` (sequence
+    parallelism); with no row at all, that padding is the micro-batch, so that every rank runs a pass.
+    """
+    align = alignment(cp_size)
+    lengths = [-(-len(row.inputs) // align) * align for row in rows]
+    total, unit = sum(lengths), align * tp_size
+    if total == 0 or total % unit:
+        lengths.append(unit - total % unit)
+    count = sum(lengths)
+    ids, targets, slots, numbers = (np.zeros(count, np.int64) for _ in range(4))
+    mask, values = np.zeros(count, np.bool_), np.zeros((len(VALUES), count), np.float32)
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    for number, (row, start) in enumerate(zip(rows, bounds, strict=False)):
+        part = slice(start, start + len(row.inputs))
+        numbers[part] = number
+        ids[part], targets[part], mask[part] = row.inputs, row.targets, row.mask
+        values[:, part] = row.values
+        slots[part] = row.offset + np.arange(len(row.inputs))
+    keep = _context_parallel_share(bounds, cp_rank, cp_size)
+    selected = np.flatnonzero(mask[keep])
+    chosen = keep[selected]
+    return MicroBatch(
+        input_ids=torch.from_numpy(ids[keep]).to(device)[None],
+        bounds=torch.from_numpy(bounds).to(device),
+        longest=int(max(lengths)),
+        selected=torch.from_numpy(selected).to(device),
+        targets=torch.from_numpy(targets[chosen]).to(device),
+        slots=torch.from_numpy(slots[chosen]).to(device),
+        rows=torch.from_numpy(numbers[chosen]).to(device),
+        num_rows=len(rows),
+        values=torch.from_numpy(values[:, chosen]).to(device),
+    )
+
+
+def _context_parallel_share(bounds: NDArray[np.int32], rank: int, size: int) -> NDArray[np.int64]:
+    """Indices of the tokens that a context-parallel rank holds, in order."""
+    if size == 1:
+        return np.arange(bounds[-1])
+    parts = []
+    for start, end in itertools.pairwise(bounds):
+        chunk = (end - start) // (2 * size)
+        first, second = start + rank * chunk, end - (rank + 1) * chunk
+        parts += [np.arange(first, first + chunk), np.arange(second, second + chunk)]
+    return np.concatenate(parts)
