@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vime_agents import registry
 
 if TYPE_CHECKING:
+    from vime_agents.answers import last_number, match_number
     from vime_agents.env import AgentEnv, ToolEnv
     from vime_agents.episode import (
         Episode,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from vime_agents.policy import Conversation, Generation, Policy, Sampling
     from vime_agents.rollout.runner import Limits, Runner
     from vime_agents.sandbox import ExecResult, Sandbox, SandboxSpec
+    from vime_agents.sandbox_env import SandboxEnv
+    from vime_agents.single_turn import single_turn
     from vime_agents.spaces import Messages, Reply
     from vime_agents.task import Task, TaskSet
     from vime_agents.tasks import load_jsonl, load_tasks
@@ -57,6 +60,7 @@ _EXPORTS = {
     "Runner": "rollout.runner",
     "Sampling": "policy",
     "Sandbox": "sandbox",
+    "SandboxEnv": "sandbox_env",
     "SandboxSpec": "sandbox",
     "Segment": "episode",
     "Span": "episode",
@@ -72,8 +76,11 @@ _EXPORTS = {
     "Turn": "episode",
     "Unscorable": "errors",
     "VimeAgentsError": "errors",
+    "last_number": "answers",
     "load_jsonl": "tasks",
     "load_tasks": "tasks",
+    "match_number": "answers",
+    "single_turn": "single_turn",
     "tool": "tools",
 }
 __all__ = ["__version__", *_EXPORTS]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -284,12 +284,27 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         if self.sandbox_spec is None:
             raise ContractError(f"{type(self).__name__} declares no `sandbox_spec`")
         if self._sandbox is None:
-            if self._provider is None:
-                self._provider = self._own_provider = registry.sandbox_pool(size=0)
             # A future, not the sandbox: tool calls of one message run at once and must share one.
-            self._sandbox = asyncio.ensure_future(self._provider.create(self.sandbox_spec))
+            self._sandbox = asyncio.ensure_future(self.sandboxes().create(self.sandbox_spec))
         with _standing_still(_tool_deadline.get()):
             return await asyncio.shield(self._sandbox)
+
+    def sandboxes(self) -> SandboxProvider:
+        """Where the sandbox comes from; what else is made here is its maker's to close."""
+        if self._provider is None:
+            self._provider = self._own_provider = registry.sandbox_pool(size=0)
+        return self._provider
+
+    @property
+    def has_sandbox(self) -> bool:
+        """Whether this episode's sandbox was asked for, and not ended since."""
+        return self._sandbox is not None
+
+    async def close_sandbox(self) -> None:
+        """End this episode's sandbox now, if there is one; `sandbox()` would make another."""
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await asyncio.shield(_close_when_made(sandbox))
 
     def give(self, reward: float) -> None:
         """Reward the step in progress, from a tool or `respond`; it adds to the episode's reward.
@@ -374,9 +389,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             if playing:
                 await self._hook("teardown")
         finally:
-            sandbox, self._sandbox = self._sandbox, None
-            if sandbox is not None:
-                await asyncio.shield(_close_when_made(sandbox))
+            await self.close_sandbox()
 
 
 _tool_deadline: ContextVar[asyncio.Timeout | None] = ContextVar("tool_deadline", default=None)

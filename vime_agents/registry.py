@@ -29,6 +29,7 @@ _BUILT_IN = {
         "GuessNumber-v0": "vime_envs.games.guess_number:GuessNumber",
         "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
         "WordGuess-v0": "vime_envs.games.word_guess:WordGuess",
+        "WordProblems-v0": "vime_envs.word_problems:WordProblems",
     },
     MULTI_AGENT_ENVS_GROUP: {
         "KuhnPoker-v0": "vime_envs.games.kuhn_poker:KuhnPoker",

@@ -35,6 +35,7 @@ PUBLIC = [
     "Runner",
     "Sampling",
     "Sandbox",
+    "SandboxEnv",
     "SandboxSpec",
     "Segment",
     "Span",
@@ -51,8 +52,11 @@ PUBLIC = [
     "Unscorable",
     "VimeAgentsError",
     "__version__",
+    "last_number",
     "load_jsonl",
     "load_tasks",
+    "match_number",
+    "single_turn",
     "tool",
 ]
 
