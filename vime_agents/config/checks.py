@@ -149,11 +149,13 @@ def _check_sampling(config: TrainConfig) -> None:
             f"--rollout-max-response-len {config.rollout_max_response_len} leaves no room for a prompt in "
             f"--rollout-max-context-len {config.rollout_max_context_len}"
         )
-    if config.rollout_max_context_len > config.max_tokens_per_gpu * config.context_parallel_size:
+    most = config.max_tokens_per_gpu * config.context_parallel_size
+    if config.rollout_max_context_len > most and config.oversized_rows == "error":
         raise ConfigError(
             f"--max-tokens-per-gpu {config.max_tokens_per_gpu}: a conversation may have "
             f"--rollout-max-context-len {config.rollout_max_context_len} tokens and must fit into one "
-            "micro-batch"
+            "micro-batch; change one of them, or say by --oversized-rows truncate or drop what happens to "
+            "those that do not"
         )
     if config.label_key is not None and config.prompt_data is None:
         raise ConfigError("--label-key: only rows of --prompt-data have keys; give --prompt-data or drop it")

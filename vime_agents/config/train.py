@@ -158,6 +158,10 @@ class ParallelOptions:
     """Train in bfloat16 with float32 master weights; off: float32."""
     max_tokens_per_gpu: PositiveInt = 4096
     """Most tokens of one micro-batch: what bounds memory. Never changes the gradient."""
+    oversized_rows: Literal["error", "truncate", "drop"] = "error"
+    """A conversation that is longer than a micro-batch may be. error: the run does not start when
+    --rollout-max-context-len allows one; truncate: cut what is beyond (its reward belongs to what is left);
+    drop: do not train on it, but keep its reward in the baseline. Cut and dropped tokens are counted."""
     log_probs_chunk_size: PositiveInt = 1024
     """Tokens whose logits exist at the same time: bounds memory too."""
     recompute_granularity: Literal["full"] | None = None

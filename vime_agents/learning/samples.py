@@ -14,6 +14,7 @@ Rules
   then left out of the batch (they would add nothing), without changing anybody's weight.
 - The overlong filter takes episodes that ran into a limit of tokens out of the loss, numerator and
   denominator alike, and leaves them in the baseline.
+- A row that is too long for the trainer is cut before credit is given, or left out after: `RowLimit`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from vime_agents.learning.credit import (
     critic_advantages,
     group_advantages,
 )
+from vime_agents.learning.row_limit import RowLimit, truncated
 from vime_agents.trainer import Batch, TrainingSample
 
 OVERLONG_STOPS = ("max_tokens", "context_length")
@@ -66,6 +68,9 @@ class _Tally:
     rewards: list[float] = field(default_factory=list)
     num_groups: int = 0
     num_zero_groups: int = 0
+    num_oversized_rows: int = 0
+    num_oversized_tokens: int = 0
+    """Trainable tokens that the row limit took out of the loss."""
 
 
 def build_batches(
@@ -79,6 +84,7 @@ def build_batches(
     aggregation: str = "token-mean",
     norm_length: int | None = None,
     overlong_filter: bool = False,
+    row_limit: RowLimit | None = None,
     temperature: float,
     keep_zero_advantage: bool = False,
 ) -> list[Batch]:
@@ -96,6 +102,7 @@ def build_batches(
         aggregation: see `vime_agents.learning.aggregation`.
         norm_length: of the aggregation seq-mean-token-sum-norm.
         overlong_filter: keep episodes that ran into a limit of tokens out of the loss.
+        row_limit: what happens to rows that are too long for the trainer.
         temperature: at which the episodes were sampled.
         keep_zero_advantage: keep rows that only matter for KL or entropy terms.
 
@@ -107,6 +114,8 @@ def build_batches(
     tally = _Tally()
     rows: list[_Row] = []
     for members in _groups(episodes, tally).values():
+        if row_limit is not None and row_limit.on_excess == "truncate":
+            members = _truncated(members, row_limit, tally)
         rows.extend(_advantage_rows(members, estimator, credit, tally))
     if batch_scaled:
         scale = float(np.std(tally.rewards, ddof=1)) + GRPO_EPSILON if len(tally.rewards) > 1 else 1.0
@@ -114,6 +123,8 @@ def build_batches(
             row.advantages = row.advantages / scale
     if overlong_filter:
         rows = _without_overlong(rows, tally)
+    if row_limit is not None and row_limit.on_excess == "drop":
+        rows = _without_oversized(rows, row_limit, tally)
     masks = [r.segment.loss_mask for r in rows]
     if whitened:
         for row, advantages in zip(rows, whiten([r.advantages for r in rows], masks), strict=True):
@@ -263,6 +274,26 @@ def _without_overlong(rows: Sequence[_Row], tally: _Tally) -> list[_Row]:
     return [r for r in rows if (r.episode.id, r.trajectory.agent) not in overlong]
 
 
+def _truncated(
+    members: Sequence[tuple[Episode, Trajectory]], limit: RowLimit, tally: _Tally
+) -> list[tuple[Episode, Trajectory]]:
+    for _, trajectory in members:
+        _count_oversized(trajectory.segments, limit, tally)
+    return [(episode, truncated(trajectory, limit)) for episode, trajectory in members]
+
+
+def _without_oversized(rows: Sequence[_Row], limit: RowLimit, tally: _Tally) -> list[_Row]:
+    _count_oversized([r.segment for r in rows], limit, tally)
+    return [r for r in rows if not limit.exceeded_by(r.segment)]
+
+
+def _count_oversized(segments: Sequence[Segment], limit: RowLimit, tally: _Tally) -> None:
+    for segment in segments:
+        if limit.exceeded_by(segment):
+            tally.num_oversized_rows += 1
+            tally.num_oversized_tokens += limit.num_lost(segment)
+
+
 def _sample(row: _Row, weight: np.ndarray) -> TrainingSample:
     mask = row.segment.loss_mask
     versions = np.full(len(row.segment), -1, np.int32)
@@ -304,6 +335,8 @@ def _metrics(
         "forks": sum(t.num_forks for t in trajectories),
         "tokens_sampled": sampled,
         "tokens_lost_to_drift": sampled - recorded,
+        "rows_oversized": tally.num_oversized_rows,
+        "tokens_lost_to_row_limit": tally.num_oversized_tokens,
         "tokens_trained": sum(int(s.loss_mask.sum()) for s in samples),
         "tokens_in_rows": sum(len(s) for s in samples),
     }

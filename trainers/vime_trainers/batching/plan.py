@@ -39,6 +39,11 @@ def alignment(cp_size: int) -> int:
     return 2 * cp_size if cp_size > 1 else 1
 
 
+def longest_row(max_tokens: int, align: int = 1) -> int:
+    """Most tokens of a row that fits into a micro-batch; its last one is predicted and not read."""
+    return max_tokens // align * align + 1
+
+
 def plan(
     rows: Sequence[Row],
     *,

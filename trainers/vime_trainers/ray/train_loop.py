@@ -26,6 +26,7 @@ from vime_agents.evaluation.report import Tally
 from vime_agents.learning.advantages import BATCH_SCALED, WHITENED, RoleBaselines, dr_grpo, get_estimator
 from vime_agents.learning.credit import Credit
 from vime_agents.learning.group_rewards import add_group_rewards
+from vime_agents.learning.row_limit import RowLimit
 from vime_agents.learning.samples import build_batches
 from vime_agents.policy import Sampling
 from vime_agents.registry import env_class
@@ -33,6 +34,7 @@ from vime_agents.reward import GroupReward
 from vime_agents.serving.hf_folder import HFModelInfo, check_hf_folder
 from vime_agents.storage.run_directory import RunDirectory
 from vime_agents.task import Task, TaskSet
+from vime_trainers.batching.plan import alignment, longest_row
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
 from vime_trainers.ray.hf_export import save_hf_folder
@@ -169,6 +171,7 @@ class _Loop:
             aggregation=config.loss_aggregation,
             norm_length=config.loss_norm_length,
             overlong_filter=config.overlong_filter,
+            row_limit=row_limit(config),
             temperature=config.rollout_temperature,
             # A custom loss may do with them what it likes.
             keep_zero_advantage=config.loss_type == "custom_loss"
@@ -327,6 +330,15 @@ class _Loop:
     def seconds_metrics(self) -> dict[str, float]:
         """The phases' seconds, under the names that they have in metrics.jsonl."""
         return {f"seconds/{name}": value for name, value in self.seconds.items()}
+
+
+def row_limit(config: TrainConfig) -> RowLimit | None:
+    """What `--oversized-rows` says, for the trainer's micro-batches; None: the trainer refuses them."""
+    if config.oversized_rows == "error":
+        return None
+    cp_size = config.context_parallel_size
+    longest = longest_row(config.max_tokens_per_gpu * cp_size, alignment(cp_size))
+    return RowLimit(max_tokens=longest, on_excess=config.oversized_rows)
 
 
 def _due(update: int, interval: int) -> bool:

@@ -41,7 +41,7 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ),
         (
             {"max_tokens_per_gpu": 1000, "rollout_max_context_len": 2048},
-            ["--max-tokens-per-gpu 1000", "2048"],
+            ["--max-tokens-per-gpu 1000", "2048", "--oversized-rows truncate or drop"],
         ),
         ({"label_key": "answer"}, ["--label-key", "--prompt-data"]),
         ({"use_tis": True, "old_logprobs": "rollout"}, ["--use-tis", "--old-logprobs rollout"]),
@@ -95,6 +95,12 @@ def test_context_parallel_ranks_share_a_row_so_the_limit_counts_once_for_each():
     shared = {"max_tokens_per_gpu": 1024, "rollout_max_context_len": 2048}
     config = TrainConfig(**REQUIRED, **shared, context_parallel_size=2, actor_num_gpus_per_node=2)
     assert config.data_parallel_size == 1
+
+
+@pytest.mark.parametrize("choice", ["truncate", "drop"])
+def test_conversations_may_be_longer_than_a_micro_batch_where_it_is_said_what_happens_to_them(choice):
+    limits = {"max_tokens_per_gpu": 1000, "rollout_max_context_len": 2048}
+    assert TrainConfig(**REQUIRED, **limits, oversized_rows=choice).max_tokens_per_gpu == 1000
 
 
 def test_ranks_and_data_parallel_size_follow_from_the_layout():

@@ -67,6 +67,7 @@ TRAIN_EXAMPLES = {
     "use_distributed_optimizer": ("--use-distributed-optimizer", True),
     "bf16": ("--bf16", True),
     "max_tokens_per_gpu": ("--max-tokens-per-gpu 9000", 9000),
+    "oversized_rows": ("--oversized-rows drop", "drop"),
     "log_probs_chunk_size": ("--log-probs-chunk-size 256", 256),
     "recompute_granularity": ("--recompute-granularity full", "full"),
     "lr": ("--lr 2e-5", 2e-5),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vime_agents.errors import ConfigError
 from vime_trainers.batching.cost import RowCost
-from vime_trainers.batching.plan import alignment, plan
+from vime_trainers.batching.plan import alignment, longest_row, plan
 from vime_trainers.batching.rows import Row, rows_of_tokens
 
 LIMIT = 2048
@@ -61,6 +61,14 @@ def test_a_row_that_padding_alone_makes_too_long_is_refused_too() -> None:
     assert plan(rows_of_lengths([8]), max_tokens=8, align=4).num_micro_batches == 1
     with pytest.raises(ConfigError, match="needs 12 tokens"):
         plan(rows_of_lengths([9]), max_tokens=10, align=4)
+
+
+@pytest.mark.parametrize("align", [1, 4, 8])
+def test_the_longest_row_fits_and_one_more_token_does_not(align: int) -> None:
+    tokens = longest_row(30, align)
+    assert plan(rows_of_lengths([tokens - 1]), max_tokens=30, align=align).num_micro_batches == 1
+    with pytest.raises(ConfigError):
+        plan(rows_of_lengths([tokens]), max_tokens=30, align=align)
 
 
 @pytest.mark.parametrize("seed", range(3))
