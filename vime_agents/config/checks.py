@@ -35,6 +35,7 @@ def check_train(config: TrainConfig) -> None:
     """Raise ConfigError for the first contradiction, naming the flags and a fix."""
     _check_groups(config)
     _check_steps(config)
+    _check_schedule(config)
     _check_parallel(config)
     _check_engines(config)
     _check_sampling(config)
@@ -108,6 +109,22 @@ def _check_steps(config: TrainConfig) -> None:
             f"--num-steps-per-rollout {config.steps_per_rollout} with --old-logprobs current: the ratio of "
             f"--pg-loss-type {config.pg_loss_type} would be 1 in every step, so that nothing bounds the "
             "later ones; give --old-logprobs recompute or rollout"
+        )
+
+
+def _check_schedule(config: TrainConfig) -> None:
+    if config.min_lr > config.lr:
+        raise ConfigError(f"--min-lr {config.min_lr}: the rate cannot decay to more than --lr {config.lr}")
+    if config.decay_steps is None:
+        if config.min_lr or config.lr_decay_iters is not None:
+            raise ConfigError(
+                "--min-lr, --lr-decay-iters: --lr-decay-style constant does not decay; give linear, cosine "
+                "or inverse-square-root, or drop them"
+            )
+    elif config.decay_steps <= config.lr_warmup_iters:
+        raise ConfigError(
+            f"--lr-decay-iters {config.decay_steps}: --lr-warmup-iters {config.lr_warmup_iters} leaves no "
+            "step for the decay"
         )
 
 

@@ -174,8 +174,15 @@ class OptimizerOptions:
 
     lr: NonNegativeFloat = 1e-6
     """Learning rate."""
-    lr_warmup_updates: NonNegativeInt = 0
-    """Optimizer steps over which the learning rate rises to --lr; then it stays."""
+    min_lr: NonNegativeFloat = 0.0
+    """Rate that --lr-decay-style ends at."""
+    lr_warmup_iters: NonNegativeInt = 0
+    """Optimizer steps over which the learning rate rises to --lr."""
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root"] = "constant"
+    """How the learning rate goes on after the warm-up."""
+    lr_decay_iters: Annotated[PositiveInt, MayChange()] | None = None
+    """Optimizer steps until the rate is --min-lr, warm-up included; none: all steps of --num-rollout. To
+    lengthen a run, give the number that it was started with."""
     weight_decay: NonNegativeFloat = 0.0
     """Weight decay."""
     adam_beta1: Annotated[float, Bounds(0, 1)] = 0.9
@@ -331,6 +338,13 @@ class TrainConfig(
         if self.global_batch_size is None:
             return self.num_steps_per_rollout
         return self.rollout_batch_size * self.n_samples_per_prompt // self.global_batch_size
+
+    @property
+    def decay_steps(self) -> int | None:
+        """Optimizer steps until the learning rate is at its lowest; None: it does not decay."""
+        if self.lr_decay_style == "constant":
+            return None
+        return self.lr_decay_iters or self.num_rollout * self.steps_per_rollout
 
     @property
     def upper_clip(self) -> float:

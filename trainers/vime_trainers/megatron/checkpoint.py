@@ -18,7 +18,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from vime_agents.errors import CheckpointError
 
 
-def save_checkpoint(folder: Path, model: Any, optimizer: Any, counters: dict[str, int]) -> None:
+def save_checkpoint(folder: Path, model: Any, optimizer: Any, counters: dict[str, Any]) -> None:
     """Write everything into the empty folder; a collective.
 
     Raises:
@@ -36,7 +36,7 @@ def save_checkpoint(folder: Path, model: Any, optimizer: Any, counters: dict[str
         raise CheckpointError(f"cannot write a checkpoint to {folder}: {error}") from error
 
 
-def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> dict[str, int]:
+def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> dict[str, Any]:
     """Read into the model and the optimizer; returns the counters. A collective.
 
     Raises:

@@ -27,8 +27,14 @@ class MegatronConfig:
     seed: int = 0
 
     lr: float = 1e-6
-    lr_warmup_updates: int = 0
-    """The first updates use lr * (n + 1) / lr_warmup_updates; after them the rate is constant."""
+    min_lr: float = 0.0
+    """What the rate decays to."""
+    lr_warmup_iters: int = 0
+    """Optimizer step n of the first ones, from 1, uses lr * n / lr_warmup_iters."""
+    lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root"] = "constant"
+    """How the rate falls after that."""
+    lr_decay_iters: int | None = None
+    """Optimizer steps until it is `min_lr`, warm-up included; the styles that decay need it."""
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
     adam_beta2: float = 0.999
@@ -55,7 +61,7 @@ class MegatronConfig:
         for name in at_least_one:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{_flag(name)} {getattr(self, name)}: must be at least 1")
-        for name in ("lr", "weight_decay", "clip_grad", "lr_warmup_updates"):
+        for name in ("lr", "min_lr", "weight_decay", "clip_grad", "lr_warmup_iters"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{_flag(name)} {getattr(self, name)}: must not be negative")
         if self.recompute_granularity not in (None, "full"):
@@ -64,6 +70,25 @@ class MegatronConfig:
             raise ConfigError(
                 "--sequence-parallel splits over the tensor-parallel ranks: it needs "
                 "--tensor-model-parallel-size above 1"
+            )
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        if self.min_lr > self.lr:
+            raise ConfigError(f"--min-lr {self.min_lr}: the rate cannot decay to more than --lr {self.lr}")
+        if self.lr_decay_style not in ("constant", "linear", "cosine", "inverse-square-root"):
+            raise ConfigError(
+                f"--lr-decay-style {self.lr_decay_style!r}: constant, linear, cosine or inverse-square-root"
+            )
+        if self.lr_decay_style == "constant":
+            if self.min_lr or self.lr_decay_iters is not None:
+                raise ConfigError(
+                    "--min-lr and --lr-decay-iters: a constant rate does not decay; give --lr-decay-style"
+                )
+        elif self.lr_decay_iters is None or self.lr_decay_iters <= self.lr_warmup_iters:
+            raise ConfigError(
+                f"--lr-decay-iters {self.lr_decay_iters}: --lr-decay-style {self.lr_decay_style} needs more "
+                f"steps than --lr-warmup-iters {self.lr_warmup_iters}"
             )
 
     @property

@@ -12,12 +12,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer, get_standard_config_overrides
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from numpy.typing import NDArray
 from torch import Tensor
@@ -40,6 +34,7 @@ from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs
 from vime_trainers.megatron.metrics import Totals, metrics_of, sum_over_ranks
 from vime_trainers.megatron.micro_batches import micro_batches
 from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
+from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
 
 
 class MegatronTrainer:
@@ -63,14 +58,9 @@ class MegatronTrainer:
             _init_model_parallel(config)
             self.model = build_model(config, self.shape)
             load_hf_weights(self.model, config.hf_checkpoint, self.shape)
-            self.ddp = _wrap(config, self.model)
-            settings = _optimizer_config(config)
-            self.optimizer = get_megatron_optimizer(
-                settings,
-                [self.ddp],
-                get_standard_config_overrides(settings),  # wd_mult = 0 on norms and biases
-            )
-        self.model.config.finalize_model_grads_func = _finalize_grads
+            self.ddp = wrap(config, self.model)
+            self.optimizer = make_optimizer(config, self.ddp)
+            self.schedule = Schedule(config, self.optimizer)
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -115,7 +105,7 @@ class MegatronTrainer:
             self.optimizer.prepare_grads()
             norm = self.optimizer.get_grad_norm()
             self._refuse_non_finite(norm, "gradient norm", rows, [])
-            self._set_learning_rate()
+            self.schedule.advance()
             self.optimizer.step()
         self.version += 1
         done = time.perf_counter()
@@ -124,7 +114,7 @@ class MegatronTrainer:
             | metrics_of(sums, max_diff, self.config.loss)
             | {
                 "grad_norm": float(norm),
-                "lr": self._learning_rate(self.version - 1),
+                "lr": self.schedule.rate,
                 "num_tokens": float(batch.num_tokens),
                 "num_trainable_tokens": float(batch.num_trainable),
                 "num_micro_batches": float(len(parts)),
@@ -189,16 +179,6 @@ class MegatronTrainer:
             "unchanged: look at these samples, or resume from an earlier checkpoint with a lower --lr"
         )
 
-    def _learning_rate(self, update: int) -> float:
-        warmup = self.config.lr_warmup_updates
-        return self.config.lr * min(1.0, (update + 1) / warmup) if warmup else self.config.lr
-
-    def _set_learning_rate(self) -> None:
-        """What Megatron-LM's scheduler does before each step, for a constant rate after a warm-up."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._learning_rate(self.version)
-            group["weight_decay"] = self.config.weight_decay * group["wd_mult"]
-
     # ----------------------------------------------------------------------------------- what others read
 
     def logprobs(
@@ -249,7 +229,11 @@ class MegatronTrainer:
             CheckpointError: the folder is missing or not empty, or cannot be written.
         """
         with cpu_compat():
-            counters = {"version": self.version, "num_skipped": self.num_skipped}
+            counters = {
+                "version": self.version,
+                "num_skipped": self.num_skipped,
+                "schedule": self.schedule.state_dict(),
+            }
             save_checkpoint(folder, self.model, self.optimizer, counters)
 
     def load(self, folder: Path) -> None:
@@ -260,6 +244,7 @@ class MegatronTrainer:
         """
         with cpu_compat():
             counters = load_checkpoint(folder, self.model, self.optimizer)
+            self.schedule.load_state_dict(counters["schedule"])
         self.version, self.num_skipped = counters["version"], counters["num_skipped"]
 
     def close(self) -> None:
@@ -301,30 +286,3 @@ def _init_model_parallel(config: MegatronConfig) -> None:
     torch.manual_seed(config.seed)
     # Without an accelerator there is no generator to track; nothing draws from it, since dropout is 0.
     model_parallel_cuda_manual_seed(config.seed, inference_rng_tracker=not has_cuda())
-
-
-def _wrap(config: MegatronConfig, model: Any) -> Any:
-    settings = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=config.use_distributed_optimizer
-    )
-    return DistributedDataParallel(model.config, settings, model)
-
-
-def _optimizer_config(config: MegatronConfig) -> OptimizerConfig:
-    return OptimizerConfig(
-        optimizer="adam",
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        adam_beta1=config.adam_beta1,
-        adam_beta2=config.adam_beta2,
-        adam_eps=config.adam_eps,
-        clip_grad=config.clip_grad,
-        bf16=config.bf16,
-        params_dtype=torch.bfloat16 if config.bf16 else torch.float32,
-        use_distributed_optimizer=config.use_distributed_optimizer,
-    )
-
-
-def _finalize_grads(model: list[Any], num_tokens: Tensor | None = None, **kwargs: Any) -> None:
-    """Reduce gradients over ranks, and divide by nothing: token weights contain the denominator."""
-    finalize_model_grads(model, None, **kwargs)

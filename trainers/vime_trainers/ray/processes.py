@@ -265,8 +265,9 @@ def megatron_config(config: TrainConfig) -> MegatronConfig:
     }
     same = set(LossConfig.__dataclass_fields__) - set(special)
     loss = LossConfig(**special, **{name: getattr(config, name) for name in same})
-    shared = set(MegatronConfig.__dataclass_fields__) - {"loss"}
-    return MegatronConfig(loss=loss, **{name: getattr(config, name) for name in shared})
+    special = {"loss": loss, "lr_decay_iters": config.decay_steps}
+    shared = set(MegatronConfig.__dataclass_fields__) - set(special)
+    return MegatronConfig(**special, **{name: getattr(config, name) for name in shared})
 
 
 def engine_config(config: TrainConfig, *, log_path: Path) -> VllmServerConfig:

@@ -65,6 +65,13 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ({"num_steps_per_rollout": 2}, ["--num-steps-per-rollout 2", "--old-logprobs recompute"]),
         ({"advantage_estimator": "gspo"}, ["--advantage-estimator grpo --pg-loss-type gspo"]),
         ({"advantage_estimator": "rloo", "gamma": 0.9}, ["--gamma 0.9", "rloo"]),
+        ({"min_lr": 1e-3, "lr_decay_style": "linear"}, ["--min-lr 0.001", "--lr 1e-06"]),
+        ({"min_lr": 1e-7}, ["--min-lr", "--lr-decay-style constant"]),
+        ({"lr_decay_iters": 5}, ["--lr-decay-iters", "--lr-decay-style constant"]),
+        (
+            {"lr_decay_style": "cosine", "num_rollout": 5, "lr_warmup_iters": 5},
+            ["--lr-decay-iters 5", "--lr-warmup-iters 5"],
+        ),
         ({"rae_decay": 0.9}, ["--rae-decay 0.9", "--advantage-estimator rae"]),
         ({"advantage_estimator": "rae", "use_turn_rewards": True}, ["--use-turn-rewards", "rae"]),
         ({"turn_gamma": 0.9}, ["--turn-gamma 0.9", "--use-turn-rewards"]),

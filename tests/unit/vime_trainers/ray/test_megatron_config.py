@@ -2,12 +2,16 @@
 
 from vime_agents.config import TrainConfig
 from vime_trainers.losses.config import LossConfig
+from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.ray.processes import megatron_config
 
 
+def trainer_of(**settings) -> MegatronConfig:
+    return megatron_config(TrainConfig(env="E", hf_checkpoint="m", run_dir="r", **settings))
+
+
 def loss_of(**settings) -> LossConfig:
-    config = TrainConfig(env="E", hf_checkpoint="m", run_dir="r", **settings)
-    return megatron_config(config).loss
+    return trainer_of(**settings).loss
 
 
 def test_without_flags_the_loss_is_the_default():
@@ -55,3 +59,10 @@ def test_a_weight_bound_without_its_switch_is_no_correction():
 
 def test_recomputed_log_probs_come_with_the_samples():
     assert loss_of(old_logprobs="recompute", num_steps_per_rollout=2).old_logprobs == "sample"
+
+
+def test_the_rate_decays_over_all_optimizer_steps_of_the_run_unless_said_otherwise():
+    steps = {"num_rollout": 7, "num_steps_per_rollout": 3, "old_logprobs": "recompute"}
+    assert trainer_of(lr_decay_style="cosine", **steps).lr_decay_iters == 21
+    assert trainer_of(lr_decay_style="linear", lr_decay_iters=5, **steps).lr_decay_iters == 5
+    assert trainer_of(**steps).lr_decay_iters is None
