@@ -33,13 +33,58 @@ _LOSSES = ("gspo", "cispo")
 
 def check_train(config: TrainConfig) -> None:
     """Raise ConfigError for the first contradiction, naming the flags and a fix."""
-    _check_groups(config)
+    if config.loss_type == "sft_loss":
+        _check_supervised(config)
+    else:
+        _check_groups(config)
     _check_steps(config)
     _check_schedule(config)
     _check_parallel(config)
     _check_engines(config)
     _check_sampling(config)
     _check_loss(config)
+
+
+_NOT_SUPERVISED = (
+    "n_samples_per_prompt",
+    "rollout_temperature",
+    "rollout_top_p",
+    "rollout_top_k",
+    "custom_generate_function_path",
+    "advantage_estimator",
+    "disable_grpo_std_normalization",
+    "normalize_advantages",
+    "gamma",
+    "use_turn_rewards",
+    "turn_gamma",
+    "overlong_filter",
+    "rae_decay",
+    "pg_loss_type",
+    "old_logprobs",
+    "eps_clip",
+    "eps_clip_high",
+    "eps_clip_c",
+    "use_tis",
+    "tis_clip",
+    "rs_lower_bound",
+    "rs_upper_bound",
+    "rs_veto_threshold",
+    "kl_loss_coef",
+    "kl_loss_type",
+    "use_unbiased_kl",
+    "kl_coef",
+)
+"""Settings of sampling, advantages and policy losses, which a likelihood has no place for."""
+
+
+def _check_supervised(config: TrainConfig) -> None:
+    if config.prompt_data is None:
+        raise ConfigError("--loss-type sft_loss: needs conversations to learn; give --prompt-data")
+    for name in _NOT_SUPERVISED:
+        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
+        if value != default:
+            flag = "--" + name.replace("_", "-")
+            raise ConfigError(f"{flag} {value}: has no part in --loss-type sft_loss; drop it")
 
 
 def _check_groups(config: TrainConfig) -> None:
@@ -83,15 +128,15 @@ def _check_groups(config: TrainConfig) -> None:
 
 
 def _check_steps(config: TrainConfig) -> None:
-    episodes, size = config.rollout_batch_size * config.n_samples_per_prompt, config.global_batch_size
-    shape = (
-        f"--rollout-batch-size {config.rollout_batch_size} * --n-samples-per-prompt "
-        f"{config.n_samples_per_prompt}"
-    )
-    if size is not None and (episodes % size or size % config.n_samples_per_prompt):
+    group, size = config.samples_per_task, config.global_batch_size
+    episodes = config.rollout_batch_size * group
+    shape = f"--rollout-batch-size {config.rollout_batch_size}"
+    if config.loss_type != "sft_loss":
+        shape += f" * --n-samples-per-prompt {group}"
+    if size is not None and (episodes % size or size % group):
         raise ConfigError(
             f"--global-batch-size {size}: steps are whole groups of one size, so it must divide {shape} = "
-            f"{episodes} and be a multiple of {config.n_samples_per_prompt}"
+            f"{episodes} and be a multiple of {group}"
         )
     if size is not None and config.num_steps_per_rollout not in (1, episodes // size):
         raise ConfigError(
@@ -176,6 +221,10 @@ def _check_sampling(config: TrainConfig) -> None:
         )
     if config.label_key is not None and config.prompt_data is None:
         raise ConfigError("--label-key: only rows of --prompt-data have keys; give --prompt-data or drop it")
+    if config.tool_key is not None and config.loss_type != "sft_loss":
+        raise ConfigError(
+            "--tool-key: environments announce their own tools; only sft_loss reads it; drop it"
+        )
 
 
 def _check_loss(config: TrainConfig) -> None:

@@ -54,11 +54,16 @@ class TaskOptions:
     """Id (`Calculator-v0`) or `module:Class` of the environment."""
     prompt_data: str | None = None
     """Tasks instead of the environment's own: a .jsonl, .csv, .tsv or .parquet file, or a folder of them;
-    `path@[a:b]` is a slice. The environment sees each row as its task."""
+    `path@[a:b]` is a slice. The environment sees each row as its task. With --loss-type sft_loss: the
+    conversations to learn."""
     input_key: str = "input"
-    """Key of the prompt in a row of --prompt-data; the environment finds it as `prompt`."""
+    """Key of the prompt in a row of --prompt-data; the environment finds it as `prompt`. With --loss-type
+    sft_loss: text or messages; a whole conversation where there is no --label-key."""
     label_key: str | None = None
-    """Key of the answer in a row of --prompt-data; the environment finds it as `label`."""
+    """Key of the answer in a row of --prompt-data; the environment finds it as `label`. With --loss-type
+    sft_loss: the assistant's reply to the prompt."""
+    tool_key: str | None = None
+    """Key of the tools' schemas in a row of --prompt-data (--loss-type sft_loss only)."""
     custom_generate_function_path: str | None = None
     """`module:function` that plays an episode instead of the turn loop: `async def generate(play:
     EpisodePlay) -> None`, which calls play.reset(), play.act() and play.step() until play.done."""
@@ -75,7 +80,7 @@ class RolloutOptions:
     num_steps_per_rollout: PositiveInt = 1
     """Optimizer steps that a rollout is cut into, by whole groups; the engines get the last one's weights."""
     global_batch_size: PositiveInt | None = None
-    """Episodes of one optimizer step, instead of --num-steps-per-rollout."""
+    """Episodes (--loss-type sft_loss: rows) of one optimizer step, instead of --num-steps-per-rollout."""
     rollout_temperature: PositiveFloat = 1.0
     """Sampling temperature; the trainer's log-probs are taken at it too."""
     rollout_top_p: Probability = 1.0
@@ -233,8 +238,9 @@ class LossOptions:
     episodes alike; prompt-mean: all tasks alike."""
     loss_norm_length: PositiveInt | None = None
     """Constant length of seq-mean-token-sum-norm, such as the most tokens that an episode may sample."""
-    loss_type: Literal["policy_loss", "custom_loss"] = "policy_loss"
-    """custom_loss: the function at --custom-loss-function-path."""
+    loss_type: Literal["policy_loss", "sft_loss", "custom_loss"] = "policy_loss"
+    """sft_loss: no rollouts, but the likelihood of what assistants say in --prompt-data; a rollout is then
+    --rollout-batch-size rows. custom_loss: the function at --custom-loss-function-path."""
     custom_loss_function_path: str | None = None
     """`module:function`: `loss(args, batch, logits, sum_of_sample_mean) -> (loss, {name: tensor})`."""
     pg_loss_type: Literal["ppo", "reinforce", "gspo", "cispo"] = "ppo"
@@ -337,7 +343,17 @@ class TrainConfig(
         """Optimizer steps of a rollout, whichever flag says so."""
         if self.global_batch_size is None:
             return self.num_steps_per_rollout
-        return self.rollout_batch_size * self.n_samples_per_prompt // self.global_batch_size
+        return self.rollout_batch_size * self.samples_per_task // self.global_batch_size
+
+    @property
+    def samples_per_task(self) -> int:
+        """What a rollout takes of each task: episodes, or the row itself."""
+        return 1 if self.loss_type == "sft_loss" else self.n_samples_per_prompt
+
+    @property
+    def uses_engines(self) -> bool:
+        """Whether anything is sampled in the run."""
+        return self.loss_type != "sft_loss" or self.eval_interval > 0
 
     @property
     def decay_steps(self) -> int | None:

@@ -77,6 +77,18 @@ class ChatTemplateRenderer:
         pieces.append(self._piece(rest[sum(map(len, texts)) :], "template"))
         return [p for p in pieces if p.token_ids]
 
+    def written(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """What the template adds to the prompt for the last message, up to its end of turn."""
+        prompt, whole = self._text(messages[:-1], tools, go=True), self._text(messages, tools, go=False)
+        text, end, _ = whole.removeprefix(prompt).rpartition(self._tokenizer.eos_token)
+        if not (whole.startswith(prompt) and end):
+            raise ConfigError(
+                f"--hf-checkpoint {self._tokenizer.name_or_path}: the chat template does not write a turn "
+                f"as the prompt of a turn, a reply and {self._tokenizer.eos_token!r}: "
+                f"{whole[-200:]!r} after {prompt[-200:]!r}"
+            )
+        return self._tokenizer(text + end, add_special_tokens=False)["input_ids"]
+
     def parse(self, sampled_ids: Sequence[int]) -> Message:
         """Text before the first tool call, and every `<tool_call>` block (bad JSON is kept as it is)."""
         kept = [i for i in sampled_ids if i not in self.stop_token_ids]

@@ -42,6 +42,16 @@ class Renderer(Protocol):
         """
         ...
 
+    def written(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """The last message, an assistant's that others wrote, as the ids that the model would have sampled.
+
+        They come after `initial(messages[:-1])` and end with a stop token where the model has one.
+
+        Raises:
+            ConfigError: the model's template does not continue its own prompt with the message.
+        """
+        ...
+
     def parse(self, sampled_ids: Sequence[int]) -> Message:
         """The assistant message that was sampled. Never raises on what a model may say."""
         ...

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from vime_agents.errors import ConfigError
 from vime_agents.messages import Message, assistant, tool_call
 from vime_agents.rendering.renderer import source_of
 from vime_agents.token_log import Piece
@@ -40,6 +41,23 @@ class PackageRenderer:
         if rendered is None or list(rendered.token_ids[: len(held)]) != held:
             return None
         return _pieces(rendered.token_ids[len(held) :], rendered.message_indices[len(held) :], new_messages)
+
+    def written(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """What the whole conversation has behind the prompt, up to the last stop token."""
+        prompt = [i for piece in self.initial(messages[:-1], tools) for i in piece.token_ids]
+        rendered = self._renderer.render(
+            [dict(m) for m in messages], tools=_tool_specs(tools), add_generation_prompt=False
+        )
+        whole = list(rendered.token_ids)
+        reply = whole[len(prompt) :]
+        while reply and reply[-1] not in self.stop_token_ids:
+            reply.pop()
+        if whole[: len(prompt)] != prompt or not reply:
+            raise ConfigError(
+                f"--renderer: {type(self._renderer).__name__} does not write a whole turn as the prompt of a "
+                "turn, a reply and a stop token; use --renderer auto"
+            )
+        return reply
 
     def parse(self, sampled_ids: Sequence[int]) -> Message:
         """The reply; a call that cannot be read is kept, for the env to answer with an error."""

@@ -50,6 +50,11 @@ class TextRenderer:
             for m in new_messages
         ]
 
+    def written(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[int]:
+        """The last content and the end-of-text token."""
+        ids = self._tokenizer(messages[-1]["content"], add_special_tokens=False)["input_ids"]
+        return [*ids, *self.stop_token_ids[:1]]
+
     def parse(self, sampled_ids: Sequence[int]) -> Message:
         """The sampled text, special tokens left out."""
         return assistant(self._tokenizer.decode(list(sampled_ids), skip_special_tokens=True))

@@ -11,12 +11,15 @@ from matplotlib import pyplot as plt
 
 
 def plot_curve(run: RunDirectory) -> None:
-    """Write curve.png: training reward by update, and held-out rewards with their intervals."""
+    """Write curve.png: training reward by update, or loss without rollouts, and held-out rewards."""
     train, evals = run.events("train"), run.events("eval")
     figure, axes = plt.subplots(figsize=(7, 4), dpi=120)
-    if train:
-        updates = [e["update"] for e in train]
-        axes.plot(updates, [e["reward_mean"] for e in train], marker=".", label="training reward")
+    rewarded = [e for e in train if "reward_mean" in e]
+    if train and not rewarded:
+        axes.plot([e["update"] for e in train], [e["loss"] for e in train], marker=".", label="training loss")
+    if rewarded:
+        updates = [e["update"] for e in rewarded]
+        axes.plot(updates, [e["reward_mean"] for e in rewarded], marker=".", label="training reward")
     scored = [e for e in evals if e["mean"] is not None]
     if scored:
         low = [e["mean"] - (e["ci_low"] if e["ci_low"] is not None else e["mean"]) for e in scored]
@@ -30,7 +33,7 @@ def plot_curve(run: RunDirectory) -> None:
             label="held-out reward, 95 % interval",
         )
     axes.set_xlabel("updates")
-    axes.set_ylabel("mean reward")
+    axes.set_ylabel("mean reward" if rewarded or not train else "loss, mean reward")
     axes.grid(alpha=0.3)
     if train or scored:
         axes.legend(loc="lower right")

@@ -144,7 +144,7 @@ async def start_processes(
         clients = [EngineClient(url) for url in urls]
         for client in clients:
             stack.push_async_callback(client.aclose)
-        if config.update_weight_transport == "gloo":
+        if clients and config.update_weight_transport == "gloo":
             await _join_broadcast(trainer, clients, config.rollout_num_gpus_per_engine)
         # The engine wants room for one more token behind the probe.
         probe = probe_tokens(model.vocab_size, num_tokens=min(NUM_TOKENS, config.rollout_max_context_len - 1))
@@ -210,6 +210,8 @@ def _all_cores(num_ranks: int) -> dict[str, str]:
 async def _start_engines(
     config: TrainConfig, *, gpus: bool, logs: Path, stack: contextlib.AsyncExitStack
 ) -> tuple[list[Any], list[str], float]:
+    if not config.uses_engines:
+        return [], [], 0.0
     if config.vllm_router_ip is not None:
         return [], [f"http://{config.vllm_router_ip}:{config.vllm_router_port}"], 0.0
     engines = [

@@ -60,9 +60,7 @@ class TrainProgress:
         times = " ".join(f"{name} {value:.1f}" for name, value in seconds.items())
         parts = [
             f"update {update}/{self.config.num_rollout}",
-            f"reward {metrics['reward_mean']:.3f}",
-            *(f"{k.removeprefix('reward/')} {v:.2f}" for k, v in _components(metrics).items()),
-            f"trained {metrics['tokens_trained']:.0f} of {metrics['tokens_sampled']:.0f} tokens",
+            *_learned_from(metrics),
         ]
         difference = metrics.get("mean_rollout_train_logprob_diff")
         if difference is not None:
@@ -93,6 +91,16 @@ class TrainProgress:
             ("run directory", Path(self.run.path)),
         ):
             self.say(f"{label}: {path}")
+
+
+def _learned_from(metrics: Mapping[str, Any]) -> list[str]:
+    if "reward_mean" not in metrics:
+        return [f"loss {metrics.get('loss', float('nan')):.4f}", f"{metrics['tokens_trained']:.0f} tokens"]
+    return [
+        f"reward {metrics['reward_mean']:.3f}",
+        *(f"{k.removeprefix('reward/')} {v:.2f}" for k, v in _components(metrics).items()),
+        f"trained {metrics['tokens_trained']:.0f} of {metrics['tokens_sampled']:.0f} tokens",
+    ]
 
 
 def _components(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -33,11 +33,7 @@ def training_tasks(config: TrainConfig) -> TaskSet:
 
 def rollout_requests(config: TrainConfig, tasks: TaskSet, rollout: int) -> Iterator[EpisodeRequest]:
     """The episodes of one rollout, group by group. A resumed run gets the same ones."""
-    start = rollout * config.rollout_batch_size
-    order = shuffled_indices(len(tasks), seed=config.seed, start=start)
-    for place, index in enumerate(islice(order, config.rollout_batch_size)):
-        task = tasks[index]
-        group_id = f"r{rollout:06d}-{place:04d}-{task.id}"
+    for place, (group_id, task) in enumerate(rollout_tasks(config, tasks, rollout)):
         for sample in range(config.n_samples_per_prompt):
             yield EpisodeRequest(
                 task=task,
@@ -45,6 +41,15 @@ def rollout_requests(config: TrainConfig, tasks: TaskSet, rollout: int) -> Itera
                 episode_id=f"{group_id}-{sample}",
                 seed=_seed(config.rollout_seed, rollout, place, sample),
             )
+
+
+def rollout_tasks(config: TrainConfig, tasks: TaskSet, rollout: int) -> Iterator[tuple[str, Task]]:
+    """The tasks of one rollout in order, each with the id of its group in the run."""
+    start = rollout * config.rollout_batch_size
+    order = shuffled_indices(len(tasks), seed=config.seed, start=start)
+    for place, index in enumerate(islice(order, config.rollout_batch_size)):
+        task = tasks[index]
+        yield f"r{rollout:06d}-{place:04d}-{task.id}", task
 
 
 def _with_named_fields(task: Task, config: TrainConfig) -> Task:

@@ -29,10 +29,10 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "weight_version": train[-1]["weight_version"] if train else 0,
         "max_probe_logprob_diff": max(probes, default=None),
         "mean_rollout_train_logprob_diff": _weighted_mean(mismatch),
-        "tokens_sampled": int(sum(e["tokens_sampled"] for e in train)),
+        "tokens_sampled": int(sum(e.get("tokens_sampled", 0) for e in train)),
         "tokens_trained": int(sum(e["tokens_trained"] for e in train)),
-        "tokens_lost_to_drift": int(sum(e["tokens_lost_to_drift"] for e in train)),
-        "episodes": int(sum(e["episodes"] for e in train)),
+        "tokens_lost_to_drift": int(sum(e.get("tokens_lost_to_drift", 0) for e in train)),
+        "episodes": int(sum(e.get("episodes", 0) for e in train)),
         "seconds": seconds_by_phase([*every, *evals, *run.events("checkpoint")]),
         "run_dir": str(run.path),
     }

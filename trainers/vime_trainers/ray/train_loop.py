@@ -2,7 +2,8 @@
 
 Synchronous: a rollout is played by the weights of the update before it, so every token is on-policy in the
 first optimizer step, and its weight version is the number of updates done. An update is all optimizer steps
-of a rollout.
+of a rollout. With `--loss-type sft_loss` the batches come from a data set, and the engines, if any, get the
+weights when they are to be evaluated.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from vime_agents.reward import GroupReward
 from vime_agents.serving.hf_folder import HFModelInfo, check_hf_folder
 from vime_agents.storage.run_directory import RunDirectory
 from vime_agents.task import Task, TaskSet
+from vime_agents.trainer import Batch
 from vime_trainers.batching.plan import alignment, longest_row
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
@@ -44,6 +46,7 @@ from vime_trainers.ray.run_state import load_run_state, save_run_state
 from vime_trainers.ray.schedule import rollout_requests, training_tasks
 from vime_trainers.ray.steps import run_steps
 from vime_trainers.ray.summary import summarise
+from vime_trainers.ray.supervised import SupervisedRows
 from vime_trainers.ray.trainer_group import Dtype
 from vime_trainers.sync.publisher import SyncReport
 
@@ -56,10 +59,12 @@ def train(config: TrainConfig) -> int:
     """
     model = check_hf_folder(config.hf_checkpoint)
     tasks = training_tasks(config)
-    eval_tasks = first_tasks(env_maker(config.env, split="test", seed=config.seed), config.n_eval_tasks)
+    eval_tasks: list[Task] = []
+    if config.uses_engines:
+        eval_tasks = first_tasks(env_maker(config.env, split="test", seed=config.seed), config.n_eval_tasks)
     needs = Needs(
         num_trainer_ranks=config.num_trainer_ranks,
-        num_engines=0 if config.vllm_router_ip else config.rollout_num_engines,
+        num_engines=config.rollout_num_engines if config.uses_engines and not config.vllm_router_ip else 0,
         num_gpus_per_engine=config.rollout_num_gpus_per_engine,
     )
     with RunDirectory.create_or_resume(config.run_dir, config) as run, TrainProgress(config, run) as progress:
@@ -85,7 +90,7 @@ async def _run(
 ) -> None:
     _cancel_on_sigterm()
     started = time.monotonic()
-    progress.say("starting the trainer and the engines")
+    progress.say("starting the trainer" + (" and the engines" if config.uses_engines else ""))
     async with start_processes(config, model, gpus=gpus, logs=run.logs) as processes:
         loop = _Loop(config, run, progress, processes, tasks, eval_tasks)
         await loop.begin(startup_s=time.monotonic() - started)
@@ -116,6 +121,7 @@ class _Loop:
     ) -> None:
         self.config, self.run, self.progress, self.processes = config, run, progress, processes
         self.tasks, self.eval_tasks = tasks, eval_tasks
+        self.supervised = SupervisedRows(config, tasks) if config.loss_type == "sft_loss" else None
         self.baselines = RoleBaselines(config.rae_decay)
         if config.advantage_estimator == "rae":
             self.estimator = self.baselines
@@ -139,27 +145,56 @@ class _Loop:
 
     async def begin(self, *, startup_s: float) -> None:
         """Bring trainer and engines to the same weights, and evaluate them as they came."""
-        update = self.run.resume_update
+        config, update = self.config, self.run.resume_update
         self.seconds = {"startup": startup_s}
         if update:
             self.progress.say(f"resuming after update {update}")
             folder = self.run.checkpoint(update)
             await asyncio.to_thread(self.processes.trainer.load, folder)
             load_run_state(folder, {"role_baselines": self.baselines})
+        sync: dict[str, Any] = {}
+        if update and self.supervised is None:
             sync = await self.sync(update)
-        else:
+        elif config.uses_engines and not update:
             with self.phase("sync"):
                 probe = await self.processes.publisher.probe(await self.probe_logprobs())
             sync = {"max_probe_logprob_diff": probe}
         self.run.log("start", update, sync | self.seconds_metrics())
-        if not update and self.config.eval_interval and not self.config.skip_eval_before_train:
+        if not update and config.eval_interval and not config.skip_eval_before_train:
             await self.evaluate(0)
 
     async def rollout_and_update(self, rollout: int) -> None:
         """One turn of the loop: rollout r makes update r + 1."""
         config, update = self.config, rollout + 1
         self.seconds = {}
+        batches, metrics = await self.batches(rollout)
+        with self.phase("train"):
+            trained = await asyncio.to_thread(
+                run_steps,
+                self.processes.trainer,
+                batches,
+                recompute_old=config.old_logprobs == "recompute",
+            )
+        last = update == config.num_rollout
+        evaluates = (last and config.eval_interval > 0) or _due(update, config.eval_interval)
+        sync = await self.sync(update) if self.supervised is None or evaluates else {}
+        metrics |= {**trained, **sync, "weight_version": update}
+        metrics |= await self.processes.sandbox_metrics()
+        self.run.log("train", update, metrics | self.seconds_metrics())
+        self.progress.updated(update, metrics, self.seconds)
+        if evaluates:
+            await self.evaluate(update)
+        # The checkpoint comes last: a run that resumes from it finds every event up to it.
+        if last or _due(update, config.save_interval):
+            await self.checkpoint(update)
+
+    async def batches(self, rollout: int) -> tuple[list[Batch], dict[str, float]]:
+        """What the optimizer steps of a rollout learn from, and how that came about."""
+        config = self.config
         with self.phase("rollout"):
+            if self.supervised is not None:
+                batches = await asyncio.to_thread(self.supervised.batches, rollout)
+                return batches, dict(batches[0].metrics)
             episodes = await self.collect(rollout)
         batches = build_batches(
             episodes,
@@ -177,24 +212,7 @@ class _Loop:
             keep_zero_advantage=config.loss_type == "custom_loss"
             or bool(config.entropy_coef or config.kl_coef or config.kl_loss_coef),
         )
-        with self.phase("train"):
-            trained = await asyncio.to_thread(
-                run_steps,
-                self.processes.trainer,
-                batches,
-                recompute_old=config.old_logprobs == "recompute",
-            )
-        sync = await self.sync(update)
-        metrics = {**batches[0].metrics, **trained, **sync, **_components(episodes), "weight_version": update}
-        sandboxes = await self.processes.sandbox_metrics()
-        self.run.log("train", update, metrics | sandboxes | self.seconds_metrics())
-        self.progress.updated(update, metrics, self.seconds)
-        last = update == self.config.num_rollout
-        if (last and self.config.eval_interval > 0) or _due(update, self.config.eval_interval):
-            await self.evaluate(update)
-        # The checkpoint comes last: a run that resumes from it finds every event up to it.
-        if last or _due(update, self.config.save_interval):
-            await self.checkpoint(update)
+        return batches, {**batches[0].metrics, **_components(episodes)}
 
     async def collect(self, rollout: int) -> list[Episode]:
         """Play a rollout's episodes; each is on the disk as soon as its reward is known."""

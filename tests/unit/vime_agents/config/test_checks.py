@@ -44,6 +44,16 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
             ["--max-tokens-per-gpu 1000", "2048", "--oversized-rows truncate or drop"],
         ),
         ({"label_key": "answer"}, ["--label-key", "--prompt-data"]),
+        ({"tool_key": "tools"}, ["--tool-key", "sft_loss"]),
+        ({"loss_type": "sft_loss"}, ["--loss-type sft_loss", "--prompt-data"]),
+        (
+            {"loss_type": "sft_loss", "prompt_data": "d", "pg_loss_type": "cispo"},
+            ["--pg-loss-type cispo", "sft_loss"],
+        ),
+        (
+            {"loss_type": "sft_loss", "prompt_data": "d", "rollout_batch_size": 8, "global_batch_size": 3},
+            ["--global-batch-size 3", "--rollout-batch-size 8 = 8"],
+        ),
         ({"use_tis": True, "old_logprobs": "rollout"}, ["--use-tis", "--old-logprobs rollout"]),
         (
             {"rollout_batch_size": 4, "n_samples_per_prompt": 8, "global_batch_size": 12},

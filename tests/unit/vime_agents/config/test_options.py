@@ -86,6 +86,7 @@ TRAIN_EXAMPLES = {
     "normalize_advantages": ("--normalize-advantages", True),
     "gamma": ("--gamma 0.9 --advantage-estimator reinforce_plus_plus", 0.9),
     "use_turn_rewards": ("--use-turn-rewards", True),
+    "tool_key": ("--tool-key tools --loss-type sft_loss --prompt-data a.jsonl", "tools"),
     "turn_gamma": ("--turn-gamma 0.9 --use-turn-rewards", 0.9),
     "overlong_filter": ("--overlong-filter", True),
     "loss_aggregation": ("--loss-aggregation episode-mean", "episode-mean"),

@@ -64,6 +64,9 @@ class LengthRenderer:
     ) -> list[Piece] | None:
         return self.initial(new_messages, tools) if self.extends else None
 
+    def written(self, messages: Sequence[Message], tools: Any) -> list[int]:
+        raise NotImplementedError
+
     def parse(self, sampled_ids: Sequence[int]) -> Message:
         return assistant("x" * len(sampled_ids))
 

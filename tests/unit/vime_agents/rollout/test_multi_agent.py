@@ -118,6 +118,9 @@ class Characters:
     def extend(self, previous_ids: Any, new_messages: Sequence[Message], tools: Any) -> list[Piece]:
         return self.initial(new_messages, tools)
 
+    def written(self, messages: Sequence[Message], tools: Any) -> list[int]:
+        raise NotImplementedError
+
     def parse(self, sampled_ids: Sequence[int]) -> Message:
         return assistant("".join(map(chr, sampled_ids)))
 

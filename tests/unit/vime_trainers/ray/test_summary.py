@@ -79,3 +79,18 @@ def test_an_evaluation_in_which_everything_failed_is_shown_as_such(run: RunDirec
     assert summarise(run)["eval_before"]["mean"] is None
     plot_curve(run)
     assert run.curve_path.exists()
+
+
+def test_a_run_without_rollouts_has_a_summary_and_a_curve_of_its_loss(tmp_path: Path) -> None:
+    config = TrainConfig(
+        env="E", hf_checkpoint="m", run_dir=str(tmp_path / "run"), loss_type="sft_loss", prompt_data="d"
+    )
+    with RunDirectory.create_or_resume(config.run_dir, config) as run:
+        for number in (1, 2):
+            metrics = {"loss": 1.0 / number, "num_trainable_tokens": 9, "tokens_trained": 9}
+            run.log("train", number, {**metrics, "weight_version": number})
+        summary = summarise(run)
+        assert summary["tokens_trained"] == 18
+        assert summary["episodes"] == summary["tokens_sampled"] == 0
+        plot_curve(run)
+        assert run.curve_path.stat().st_size > 1000
