@@ -252,6 +252,7 @@ def _check_loss(config: TrainConfig) -> None:
     if not config.use_tis and tis != (0, "token", "truncate"):
         raise ConfigError("--tis-clip-low, --tis-level, --tis-mode: need --use-tis")
     _check_kl(config)
+    _check_frozen_models(config)
 
 
 def _check_custom_loss(config: TrainConfig) -> None:
@@ -263,10 +264,29 @@ def _check_custom_loss(config: TrainConfig) -> None:
         "--entropy-coef": config.entropy_coef,
         "--kl-loss-coef": config.kl_loss_coef,
         "--kl-coef": config.kl_coef,
+        "--opd-kl-coef": config.opd_kl_coef,
     }
     for flag, value in unused.items():
         if value:
             raise ConfigError(f"{flag}: has no part in --loss-type custom_loss; do it in the function")
+
+
+def _check_frozen_models(config: TrainConfig) -> None:
+    if config.ref_load is not None and config.kl_reference == "rollout":
+        raise ConfigError(
+            f"--ref-load {config.ref_load} with --kl-reference rollout: nothing would read it; drop "
+            "one of the two"
+        )
+    if config.reference is not None and not (config.kl_coef or config.kl_loss_coef):
+        flag = "--ref-load" if config.ref_load else "--kl-reference ref"
+        raise ConfigError(
+            f"{flag}: needs --kl-loss-coef or --kl-coef above 0, which weigh the divergence from it"
+        )
+    if (config.opd_teacher_load is not None) != (config.opd_kl_coef > 0):
+        raise ConfigError(
+            f"--opd-kl-coef {config.opd_kl_coef:g} with --opd-teacher-load {config.opd_teacher_load}: "
+            "distillation needs a teacher and a weight above 0; give both or neither"
+        )
 
 
 def _check_kl(config: TrainConfig) -> None:

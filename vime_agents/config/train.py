@@ -274,13 +274,22 @@ class LossOptions:
     entropy_coef: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     kl_loss_coef: NonNegativeFloat = 0.0
-    """Weight in the loss of the KL divergence from the policy that sampled."""
+    """Weight in the loss of the KL divergence from --kl-reference."""
     kl_loss_type: Literal["k1", "k2", "k3", "k3+"] = "k2"
     """How that divergence is estimated; k1 needs --use-unbiased-kl."""
     use_unbiased_kl: bool = False
     """Multiply the estimate, k1 or k3, by the differentiable probability ratio."""
     kl_coef: NonNegativeFloat = 0.0
     """Weight in the reward, token by token, of the same divergence."""
+    kl_reference: Literal["rollout", "ref"] | None = None
+    """What the divergence is from: rollout, the policy that sampled; ref, a frozen model. None: ref if
+    --ref-load is given, else rollout."""
+    ref_load: str | None = None
+    """Hugging Face folder of the frozen reference; none: the model that the run begins with."""
+    opd_kl_coef: NonNegativeFloat = 0.0
+    """On-policy distillation: weight of the reverse KL divergence from --opd-teacher-load, token by token."""
+    opd_teacher_load: str | None = None
+    """Hugging Face folder of the teacher; any size of a known family, with the policy's tokenizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +346,13 @@ class TrainConfig(
     def num_trainer_ranks(self) -> int:
         """Trainer processes of the run."""
         return self.actor_num_nodes * self.actor_num_gpus_per_node
+
+    @property
+    def reference(self) -> str | None:
+        """Folder of the frozen reference; None: the policy that sampled is the reference."""
+        if (self.kl_reference or ("ref" if self.ref_load else "rollout")) == "rollout":
+            return None
+        return self.ref_load or self.hf_checkpoint
 
     @property
     def steps_per_rollout(self) -> int:

@@ -131,3 +131,20 @@ def _read_header(folder: Path, file: Path) -> tuple[dict[str, tuple[int, ...]], 
     if 8 + length + end != size:
         raise _error(folder, f"{file.name} has {size} bytes, its header promises {8 + length + end}", fix)
     return shapes, end
+
+
+def same_tokenizer(one: str | Path, other: str | Path) -> bool:
+    """Whether an id means the same text in both models; chat templates may differ.
+
+    Where neither folder has a `tokenizer.json`, sizes of vocabularies are compared.
+    """
+    return _token_table(Path(one).expanduser()) == _token_table(Path(other).expanduser())
+
+
+def _token_table(folder: Path) -> Any:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return _read_json(folder, "config.json").get("vocab_size")
+    table = _read_json(folder, "tokenizer.json")
+    added = {token["id"]: token["content"] for token in table.get("added_tokens", ())}
+    return table["model"], added

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,10 @@ from safetensors.torch import load_file
 
 from tests.integration.megatron import oracle
 from vime_agents.errors import ConfigError, TrainerError
+from vime_agents.trainer import Batch
+from vime_trainers.losses.config import LossConfig
 from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.ray.steps import run_steps
 from vime_trainers.ray.trainer_group import TrainerGroup
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
@@ -96,6 +100,52 @@ def test_a_group_trains_exports_and_resumes_and_ends_with_the_first_error(group,
         group.logprobs([np.zeros(100, np.int32)], temperature=1.0)
     with pytest.raises(TrainerError, match="shut down"):
         group.update(batch)
+
+
+def hf_logprobs(folder: Path, batch: Batch) -> list[np.ndarray]:
+    """Of the trainable tokens, by transformers; NaN elsewhere."""
+    model, rows = oracle.load(folder), []
+    for sample in batch.samples:
+        ids = torch.from_numpy(sample.token_ids.astype(np.int64))
+        with torch.no_grad():
+            logits = model(ids[None], use_cache=False).logits[0, :-1] / batch.temperature
+        found = torch.log_softmax(logits, -1).gather(1, ids[1:, None])[:, 0].numpy()
+        rows.append(np.where(sample.loss_mask, np.concatenate([[np.nan], found]), np.nan).astype(np.float32))
+    return rows
+
+
+def test_a_reference_and_a_teacher_of_other_families_are_asked_by_the_trainer_itself(model, tmp_path):
+    for family in ("llama", "qwen2"):
+        oracle.make_model(family, tmp_path / family)
+    batch = oracle.make_batch(9)
+    known = zip(
+        batch.samples,
+        hf_logprobs(model, batch),
+        hf_logprobs(tmp_path / "llama", batch),
+        hf_logprobs(tmp_path / "qwen2", batch),
+        strict=True,
+    )
+    complete = tuple(
+        replace(s, old_logprobs=old, reference_logprobs=reference, teacher_logprobs=teacher)
+        for s, old, reference, teacher in known
+    )
+    loss, norm, _ = oracle.row_loss_and_norm(
+        oracle.load(model), replace(batch, samples=complete), "four-policies"
+    )
+    config = MegatronConfig(
+        hf_checkpoint=str(model),
+        ref_load=str(tmp_path / "llama"),
+        opd_teacher_load=str(tmp_path / "qwen2"),
+        max_tokens_per_gpu=64,
+        loss=LossConfig(**oracle.ROW_LOSSES["four-policies"]),
+    )
+    group = TrainerGroup(config, num_ranks=2)
+    try:
+        found = run_steps(group, [batch], recompute_old=True)
+    finally:
+        group.shutdown()
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["grad_norm"] == pytest.approx(norm, rel=1e-5)
 
 
 def test_a_rank_that_dies_is_named_and_takes_the_others_with_it(group):

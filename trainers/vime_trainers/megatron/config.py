@@ -15,6 +15,10 @@ class MegatronConfig:
 
     hf_checkpoint: str
     """Folder with `config.json` and `*.safetensors`: the model's shape and its first weights."""
+    ref_load: str | None = None
+    """Folder of the frozen model that `loss.kl_reference = "sample"` refers to; None: the samples say it."""
+    opd_teacher_load: str | None = None
+    """Folder of the frozen model that `loss.opd_kl_coef` distils; None: the samples say it."""
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
     context_parallel_size: int = 1

@@ -20,7 +20,7 @@ from vime_agents.errors import ConfigError, NonFiniteError, RecordError
 from vime_agents.trainer import Batch, TrainingSample
 from vime_trainers.batching.cost import read_row_cost
 from vime_trainers.batching.pack import MicroBatch
-from vime_trainers.batching.rows import Row, rows_of_samples, rows_of_tokens
+from vime_trainers.batching.rows import Row, rows_of_samples
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
 from vime_trainers.losses.distribution import log_probs_and_entropy
@@ -28,13 +28,15 @@ from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import TokenInputs, TokenLoss, token_loss
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
-from vime_trainers.megatron.device import cpu_compat, device, has_cuda, init_process_group, install_cpu_shims
+from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_group, install_cpu_shims
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
-from vime_trainers.megatron.metrics import Totals, metrics_of, sum_over_ranks
+from vime_trainers.megatron.metrics import Totals, metrics_of
 from vime_trainers.megatron.micro_batches import micro_batches
 from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
 from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
+from vime_trainers.megatron.scoring import FrozenModel, token_logprobs
+from vime_trainers.sample_logprobs import LogProbField, with_logprobs
 
 
 class MegatronTrainer:
@@ -61,11 +63,15 @@ class MegatronTrainer:
             self.ddp = wrap(config, self.model)
             self.optimizer = make_optimizer(config, self.ddp)
             self.schedule = Schedule(config, self.optimizer)
+        self.frozen = _frozen_models(config)
 
     # -------------------------------------------------------------------------------------------- update
 
     def update(self, batch: Batch) -> dict[str, float]:
         """One optimizer step. An empty batch makes none, and is counted in `num_skipped_updates`.
+
+        What a reference or a teacher (`ref_load`, `opd_teacher_load`) says of the samples is worked out here,
+        unless they say it already.
 
         Returns:
             Metrics, the same on every rank. `loss` and `pg_loss` are weighted as in the loss; `entropy`,
@@ -77,6 +83,8 @@ class MegatronTrainer:
             ConfigError: a row is longer than `max_tokens_per_gpu`.
             RecordError: a sample lacks log-probs that the loss reads.
         """
+        for field, model in self.frozen.items():
+            batch = with_logprobs(batch, field, model)
         _refuse_missing(batch.samples, self.config.loss)
         if not batch.samples:
             self.num_skipped += 1
@@ -192,31 +200,16 @@ class MegatronTrainer:
 
         With `masks`, [num_tokens] each, only of the tokens that they select; NaN elsewhere.
         """
-        table = rows_of_tokens(rows, masks)
-        count = sum(len(row.inputs) for row in table)
-        flat = torch.zeros(count, dtype=torch.float32, device=device())
-
-        def store(micro: MicroBatch, hidden: Tensor) -> Tensor:
-            if micro.selected.numel():
-                found, _ = selected_log_probs(
-                    self.model, self.config, self.shape, micro, hidden, temperature=temperature
-                )
-                flat[micro.slots] = found
-            return hidden.new_zeros(())
-
-        if count:
-            with cpu_compat(), torch.no_grad():
-                parts, _ = micro_batches(table, self.config, self.row_cost)
-                run_micro_batches(self.ddp, parts, store, forward_only=True)
-                sum_over_ranks(flat)
-        values = flat.cpu().numpy()
-        if count:
-            values[~np.concatenate([row.mask for row in table])] = np.nan
-        found = [np.full(len(row), np.nan, np.float32) for row in rows]
-        for whole, row in zip(found, table, strict=True):
-            size = len(row.inputs)
-            whole[1 : size + 1] = values[row.offset : row.offset + size]
-        return found
+        return token_logprobs(
+            self.ddp,
+            self.model,
+            self.config,
+            self.shape,
+            self.row_cost,
+            rows,
+            temperature=temperature,
+            masks=masks,
+        )
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, tensor), streaming; exhaust it on every rank before the next update."""
@@ -252,6 +245,20 @@ class MegatronTrainer:
         parallel_state.destroy_model_parallel()
         if self._owns_process_group:
             dist.destroy_process_group()
+
+
+def _frozen_models(config: MegatronConfig) -> dict[LogProbField, FrozenModel]:
+    """What the trainer itself can fill in of the fields that the loss reads."""
+    known: dict[LogProbField, tuple[str, str | None]] = {
+        "reference_logprobs": ("--ref-load", config.ref_load),
+        "teacher_logprobs": ("--opd-teacher-load", config.opd_teacher_load),
+    }
+    wanted = config.loss.sample_fields
+    return {
+        field: FrozenModel(config, folder, flag=flag)
+        for field, (flag, folder) in known.items()
+        if folder is not None and field in wanted
+    }
 
 
 def _add_up_row_parts(totals: Tensor) -> None:

@@ -262,12 +262,11 @@ def megatron_config(config: TrainConfig) -> MegatronConfig:
         "tis_clip": config.tis_clip if config.use_tis else None,
         # The samples get the recomputed ones.
         "old_logprobs": "sample" if config.old_logprobs == "recompute" else config.old_logprobs,
-        "kl_reference": "rollout",
-        "opd_kl_coef": 0.0,
+        "kl_reference": "rollout" if config.reference is None else "sample",
     }
     same = set(LossConfig.__dataclass_fields__) - set(special)
     loss = LossConfig(**special, **{name: getattr(config, name) for name in same})
-    special = {"loss": loss, "lr_decay_iters": config.decay_steps}
+    special = {"loss": loss, "ref_load": config.reference, "lr_decay_iters": config.decay_steps}
     shared = set(MegatronConfig.__dataclass_fields__) - set(special)
     return MegatronConfig(**special, **{name: getattr(config, name) for name in shared})
 

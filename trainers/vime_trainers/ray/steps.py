@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Literal
 
 from vime_agents.errors import TrainerError
 from vime_agents.trainer import Batch, Trainer
-
-LogProbField = Literal["old_logprobs", "reference_logprobs", "teacher_logprobs"]
+from vime_trainers.sample_logprobs import with_logprobs
 
 _LAST = ("lr", "num_skipped_updates")
 _SUMMED = ("num_tokens", "num_trainable_tokens", "num_micro_batches", "forward_backward_s", "optimizer_s")
@@ -32,20 +29,6 @@ def run_steps(trainer: Trainer, batches: Sequence[Batch], *, recompute_old: bool
     if recompute_old:
         batches = [with_logprobs(batch, "old_logprobs", trainer) for batch in batches]
     return merge_metrics([trainer.update(batch) for batch in batches])
-
-
-def with_logprobs(batch: Batch, field: LogProbField, model: Trainer) -> Batch:
-    """The batch, with what `model` says of each trainable token in `field` of its samples."""
-    samples = batch.samples
-    if not samples:
-        return batch
-    found = model.logprobs(
-        [s.token_ids for s in samples],
-        temperature=batch.temperature,
-        masks=[s.loss_mask for s in samples],
-    )
-    changed = tuple(replace(s, **{field: values}) for s, values in zip(samples, found, strict=True))
-    return replace(batch, samples=changed)
 
 
 def merge_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -210,7 +210,7 @@ class _Loop:
             temperature=config.rollout_temperature,
             # A custom loss may do with them what it likes.
             keep_zero_advantage=config.loss_type == "custom_loss"
-            or bool(config.entropy_coef or config.kl_coef or config.kl_loss_coef),
+            or any((config.entropy_coef, config.kl_coef, config.kl_loss_coef, config.opd_kl_coef)),
         )
         return batches, {**batches[0].metrics, **_components(episodes)}
 

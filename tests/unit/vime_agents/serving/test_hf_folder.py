@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from vime_agents.errors import ConfigError
-from vime_agents.serving.hf_folder import check_hf_folder
+from vime_agents.serving.hf_folder import check_hf_folder, same_tokenizer
 
 CONFIG = {"architectures": ["Qwen3ForCausalLM"], "vocab_size": 8, "max_position_embeddings": 64}
 
@@ -99,3 +99,25 @@ def test_a_header_that_is_not_json_is_refused(folder: Path):
 def test_a_file_without_tensors_is_refused(folder: Path):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
     assert "holds no tensor" in refused(folder)
+
+
+def test_tokenizers_are_the_same_when_ids_mean_the_same_text(tmp_path: Path):
+    def model(name: str, vocab: dict[str, int], added: str, **more: object) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        table = {"model": {"vocab": vocab}, "added_tokens": [{"id": 9, "content": added}], **more}
+        (path / "tokenizer.json").write_text(json.dumps(table))
+        return path
+
+    one = model("one", {"a": 0, "b": 1}, "<end>")
+    assert same_tokenizer(one, model("other", {"a": 0, "b": 1}, "<end>", post_processor={"type": "x"}))
+    assert not same_tokenizer(one, model("swapped", {"a": 1, "b": 0}, "<end>"))
+    assert not same_tokenizer(one, model("added", {"a": 0, "b": 1}, "<stop>"))
+
+
+def test_without_a_tokenizer_file_the_sizes_of_the_vocabularies_decide(tmp_path: Path):
+    for name, size in (("a", 8), ("b", 8), ("c", 9)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": size}))
+    assert same_tokenizer(tmp_path / "a", tmp_path / "b")
+    assert not same_tokenizer(tmp_path / "a", tmp_path / "c")

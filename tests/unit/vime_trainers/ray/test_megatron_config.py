@@ -66,3 +66,13 @@ def test_the_rate_decays_over_all_optimizer_steps_of_the_run_unless_said_otherwi
     assert trainer_of(lr_decay_style="cosine", **steps).lr_decay_iters == 21
     assert trainer_of(lr_decay_style="linear", lr_decay_iters=5, **steps).lr_decay_iters == 5
     assert trainer_of(**steps).lr_decay_iters is None
+
+
+def test_the_reference_is_the_policy_that_sampled_or_a_frozen_model():
+    def found(**settings):
+        config = trainer_of(kl_coef=0.1, **settings)
+        return config.ref_load, config.loss.kl_reference
+
+    assert found() == (None, "rollout")
+    assert found(kl_reference="ref") == ("m", "sample")
+    assert found(ref_load="other") == ("other", "sample")
