@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +135,7 @@ def supervised_batches(
     *,
     num_steps: int = 1,
     max_tokens: int,
+    on_excess: Literal["error", "truncate", "drop"] = "error",
     aggregation: str = "token-mean",
     norm_length: int | None = None,
 ) -> list[Batch]:
@@ -145,27 +146,26 @@ def supervised_batches(
         renderer: of the model that learns.
         num_steps: at most as many as there are conversations.
         max_tokens: of a row.
+        on_excess: what happens to a longer row: it is refused, cut off there, or left out and counted.
         aggregation: see `vime_agents.learning.aggregation`; an episode and a group are a conversation here.
         norm_length: of the aggregation seq-mean-token-sum-norm.
 
     Raises:
         DatasetError: a conversation cannot be rendered, or has a row that is too long.
     """
-    rows = {c.id: token_rows(c, renderer) for c in conversations}
-    for name, found in rows.items():
-        for row in found:
-            if len(row.token_ids) > max_tokens:
-                raise DatasetError(
-                    f"--prompt-data: row {name!r} has {len(row.token_ids)} tokens, but "
-                    f"--rollout-max-context-len allows {max_tokens}: raise it, or leave the row out"
-                )
-    lengths = [len(row.token_ids) for found in rows.values() for row in found]
-    metrics = {
-        "conversations": float(len(conversations)),
-        "rows": float(len(lengths)),
-        "tokens_in_rows": float(sum(lengths)),
-        "tokens_trained": float(sum(row.loss_mask.sum() for found in rows.values() for row in found)),
+    whole = {c.id: token_rows(c, renderer) for c in conversations}
+    long = [(name, row) for name, found in whole.items() for row in found if len(row.token_ids) > max_tokens]
+    if long and on_excess == "error":
+        name, row = long[0]
+        raise DatasetError(
+            f"--prompt-data: row {name!r} has {len(row.token_ids)} tokens, but --rollout-max-context-len "
+            f"allows {max_tokens}: raise it, or say by --oversized-rows truncate or drop what happens to it"
+        )
+    keep = max_tokens if on_excess == "truncate" else 0
+    rows = {
+        name: [r for row in found for r in _within(row, max_tokens, keep)] for name, found in whole.items()
     }
+    metrics = _metrics(conversations, whole, rows) | {"rows_oversized": float(len(long))}
     batches = []
     for part in np.array_split(np.arange(len(conversations)), num_steps):
         names = [conversations[i].id for i in part]
@@ -180,6 +180,30 @@ def supervised_batches(
         # At temperature 1 the likelihood is that of the model itself.
         batches.append(Batch(samples=samples, temperature=1.0, metrics=metrics))
     return batches
+
+
+def _within(row: TokenRow, max_tokens: int, keep: int) -> list[TokenRow]:
+    """The row, or its first `keep` tokens where it is too long."""
+    if len(row.token_ids) <= max_tokens:
+        return [row]
+    return _row(row.token_ids[:keep].tolist(), row.loss_mask[:keep].tolist())
+
+
+def _metrics(
+    conversations: Sequence[Conversation],
+    whole: Mapping[str, Sequence[TokenRow]],
+    rows: Mapping[str, Sequence[TokenRow]],
+) -> dict[str, float]:
+    every = [row for found in rows.values() for row in found]
+    trained = sum(int(row.loss_mask.sum()) for row in every)
+    wanted = sum(int(row.loss_mask.sum()) for found in whole.values() for row in found)
+    return {
+        "conversations": float(len(conversations)),
+        "rows": float(len(every)),
+        "tokens_in_rows": float(sum(len(row.token_ids) for row in every)),
+        "tokens_trained": float(trained),
+        "tokens_lost_to_row_limit": float(wanted - trained),
+    }
 
 
 def _sample(name: str, index: int, row: TokenRow, weights: NDArray[np.float32]) -> TrainingSample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vime_agents.config.train import TrainConfig
+from vime_agents.learning.row_limit import RowLimit
 from vime_agents.learning.supervised import conversation_of, supervised_batches
 from vime_agents.registry import env_class
 from vime_agents.rendering.load import make_renderer
@@ -16,8 +17,9 @@ from vime_trainers.ray.schedule import rollout_tasks
 class SupervisedRows:
     """The rows of --prompt-data as conversations, in the form that the environment's prompts have."""
 
-    def __init__(self, config: TrainConfig, tasks: TaskSet) -> None:
+    def __init__(self, config: TrainConfig, tasks: TaskSet, row_limit: RowLimit | None = None) -> None:
         self.config, self.tasks = config, tasks
+        self.max_tokens = config.rollout_max_context_len if row_limit is None else row_limit.max_tokens
         style = env_class(config.env).prompt_style
         self.renderer = make_renderer(config.hf_checkpoint, prompt_style=style, renderer=config.renderer)
 
@@ -36,7 +38,8 @@ class SupervisedRows:
             conversations,
             self.renderer,
             num_steps=config.steps_per_rollout,
-            max_tokens=config.rollout_max_context_len,
+            max_tokens=self.max_tokens,
+            on_excess=config.oversized_rows,
             aggregation=config.loss_aggregation,
             norm_length=config.loss_norm_length,
         )

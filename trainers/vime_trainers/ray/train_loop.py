@@ -121,7 +121,9 @@ class _Loop:
     ) -> None:
         self.config, self.run, self.progress, self.processes = config, run, progress, processes
         self.tasks, self.eval_tasks = tasks, eval_tasks
-        self.supervised = SupervisedRows(config, tasks) if config.loss_type == "sft_loss" else None
+        self.supervised = None
+        if config.loss_type == "sft_loss":
+            self.supervised = SupervisedRows(config, tasks, row_limit(config))
         self.baselines = RoleBaselines(config.rae_decay)
         if config.advantage_estimator == "rae":
             self.estimator = self.baselines

@@ -147,6 +147,24 @@ def test_a_reply_to_nothing_and_a_row_that_is_too_long_are_named() -> None:
         supervised_batches([long], renderer, max_tokens=8)
 
 
+def test_what_is_too_long_is_cut_or_dropped_and_counted() -> None:
+    renderer = make_renderer(FOLDER, prompt_style="text")
+    short = Conversation(id="a", messages=(user("x"), assistant("yz")))
+    long = Conversation(id="b", messages=(user("x"), assistant("y" * 40)))
+    sizes = [len(token_rows(c, renderer)[0].token_ids) for c in (short, long)]
+    limit = sizes[0]
+    assert sizes[1] > limit
+    (cut,) = supervised_batches([short, long], renderer, max_tokens=limit, on_excess="truncate")
+    assert [len(s) for s in cut.samples] == [limit, limit]
+    (dropped,) = supervised_batches([short, long], renderer, max_tokens=limit, on_excess="drop")
+    assert [s.episode_id for s in dropped.samples] == ["a"]
+    for batch, lost in ((cut, sizes[1] - limit), (dropped, sizes[1] - 1)):
+        assert batch.metrics["rows_oversized"] == 1
+        assert batch.metrics["tokens_lost_to_row_limit"] == lost
+        assert batch.num_trainable == batch.metrics["tokens_trained"]
+        assert sum(float(s.weights.sum()) for s in batch.samples) == pytest.approx(1)
+
+
 def test_a_template_that_does_not_continue_its_own_prompt_is_refused() -> None:
     tokenizer = load_tokenizer(FOLDER)
     tokenizer.chat_template = (
