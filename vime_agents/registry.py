@@ -26,6 +26,7 @@ SANDBOXES_GROUP = "vime_agents.sandboxes"
 _BUILT_IN = {
     ENVS_GROUP: {
         "Calculator-v0": "vime_envs.calculator:Calculator",
+        "Coding-v0": "vime_envs.coding:Coding",
         "GuessNumber-v0": "vime_envs.games.guess_number:GuessNumber",
         "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
         "WordGuess-v0": "vime_envs.games.word_guess:WordGuess",
