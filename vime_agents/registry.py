@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 
 from vime_agents.errors import ConfigError, ContractError, UnknownIdError
 
@@ -114,6 +115,11 @@ def env_class(env_id: str) -> type:
     if ":" in env_id:
         return load_object(env_id, "env")
     raise UnknownIdError("env", env_id, known)
+
+
+def registered_spec(env_id: str) -> EnvSpec | None:
+    """What Gymnasium's registry says of an id: arguments and wrappers; None for `module:Class` and games."""
+    return gymnasium.registry.get(f"{NAMESPACE}/{env_id}") or gymnasium.registry.get(env_id)
 
 
 def sandbox_pool(*, size: int, max_sandboxes: int | None = None, share: float = 1.0, run: str = "") -> Any:

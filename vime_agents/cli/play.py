@@ -11,10 +11,9 @@ from vime_agents.cli.models import open_agents, open_policy
 from vime_agents.cli.play_person import LEFT, PersonPolicy, Prompt, at_terminal
 from vime_agents.cli.play_screen import Screen
 from vime_agents.config.play import PERSON, PlayConfig
-from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
-from vime_agents.evaluation.evaluate import env_maker, eval_request
+from vime_agents.evaluation.evaluate import AnyEnv, env_maker, eval_request
 from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policy import Sampling
@@ -43,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
 
 async def _play(
     config: PlayConfig,
-    make_env: Callable[[], AgentEnv | MultiAgentEnv],
+    make_env: Callable[[], AnyEnv],
     request: EpisodeRequest,
     prompt: Prompt,
 ) -> Episode:
@@ -110,7 +109,7 @@ async def _wait(pause: Prompt) -> None:
         raise Truncate("cancelled", LEFT) from None
 
 
-def _request(config: PlayConfig, make_env: Callable[[], AgentEnv | MultiAgentEnv]) -> EpisodeRequest:
+def _request(config: PlayConfig, make_env: Callable[[], AnyEnv]) -> EpisodeRequest:
     """The episode that `vime-agents eval` plays of that task. Raises ConfigError: there is no such task."""
     env = make_env()
     try:

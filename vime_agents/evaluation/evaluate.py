@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from vime_agents.rollout.play import EpisodeRequest
 from vime_agents.rollout.runner import Runner
 from vime_agents.rollout.sandboxes import sandbox_pool
 from vime_agents.task import Task
+from vime_agents.wrappers import AgentWrapper, TurnLimit, wrap
+
+AnyEnv = AgentEnv | AgentWrapper | MultiAgentEnv
 
 
 async def evaluate(
@@ -131,17 +135,26 @@ def cast_of(
     return policies, frozenset(assigned) - own
 
 
-def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AgentEnv | MultiAgentEnv]:
-    """What makes fresh envs of a split. Raises UnknownIdError, ConfigError."""
+def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AnyEnv]:
+    """What makes fresh envs of a split, as their id was registered. Raises UnknownIdError, ConfigError."""
     cls = registry.env_class(env_id)
     if not (isinstance(cls, type) and issubclass(cls, (AgentEnv, MultiAgentEnv))):
         raise ConfigError(
             f"env {env_id!r} is a {cls!r}; evaluation needs a subclass of AgentEnv or MultiAgentEnv"
         )
-    return lambda: cls(split=split, task_seed=seed)
+    if issubclass(cls, MultiAgentEnv):
+        return lambda: cls(split=split, task_seed=seed)
+    kwargs: dict[str, Any] = {"split": split, "task_seed": seed}
+    spec = registry.registered_spec(env_id)
+    if spec is None:
+        return lambda: cls(**kwargs)
+    limit = (
+        [] if spec.max_episode_steps is None else [TurnLimit.wrapper_spec(max_turns=spec.max_episode_steps)]
+    )
+    return lambda: wrap(cls(**{**kwargs, **spec.kwargs}), [*limit, *spec.additional_wrappers])
 
 
-def first_tasks(make_env: Callable[[], AgentEnv | MultiAgentEnv], num: int) -> list[Task]:
+def first_tasks(make_env: Callable[[], AnyEnv], num: int) -> list[Task]:
     """The first tasks of the env's split; all when it has fewer."""
     env = make_env()
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -91,6 +91,11 @@ class Attempt(ABC):
     @abstractmethod
     def _num_sampled(self) -> int:
         """Tokens sampled in them."""
+
+    @property
+    def _counters(self) -> Mapping[str, float]:
+        """What the env counted."""
+        return getattr(self.env, "counters", {})
 
     @abstractmethod
     async def _score_partial(self, limit: Truncate) -> None:
@@ -214,7 +219,7 @@ class Attempt(ABC):
 
     def _episode(self) -> Episode:
         assert self._outcome is not None
-        counters = dict(getattr(self.env, "counters", {}))
+        counters = dict(self._counters)
         counters["close_failures"] = float(bool(self.close_failed))
         return Episode(
             id=self.request.episode_id,

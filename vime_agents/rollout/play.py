@@ -19,6 +19,7 @@ from vime_agents.messages import Message
 from vime_agents.policy import ContextLengthExceeded, Conversation, Policy
 from vime_agents.rollout.attempt import Attempt, EpisodeRequest, Truncate
 from vime_agents.rollout.seat import Seat
+from vime_agents.wrappers.base import AgentWrapper, wrapped_attribute
 
 __all__ = ["AGENT", "EpisodePlay", "EpisodeRequest", "Truncate", "play_to_the_end"]
 
@@ -53,8 +54,7 @@ class EpisodePlay(Attempt):
         observation, self.info = await self._env_call(
             "reset", seed=self.request.seed & 0x7FFFFFFF, options=options
         )
-        if isinstance(self.env, AgentEnv):
-            self.conversation.tools = self.env.tool_schemas
+        self.conversation.tools = wrapped_attribute(self.env, "tool_schemas", ())
         self._seat.observe(observation)
         self._seat.begin(self.env)
         return self._seat.new
@@ -96,9 +96,13 @@ class EpisodePlay(Attempt):
     def _num_sampled(self) -> int:
         return self._seat.num_sampled
 
+    @property
+    def _counters(self) -> Mapping[str, float]:
+        return wrapped_attribute(self.env, "counters", {})
+
     async def _score_partial(self, limit: Truncate) -> None:
-        if isinstance(self.env, AgentEnv):
-            self._reward = await self.env.score_partial()
+        if isinstance(self.env.unwrapped, AgentEnv):
+            self._reward = await AgentWrapper(self.env).score_partial()
 
     def _unscored(self, status: RewardStatus, detail: str) -> None:
         self._reward = RewardResult(value=None, status=status, detail=detail)

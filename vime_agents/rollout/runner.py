@@ -20,6 +20,7 @@ from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.multi_agent import MultiAgentPlay
 from vime_agents.rollout.play import EpisodePlay, EpisodeRequest, play_to_the_end
 from vime_agents.sandbox import SandboxProvider
+from vime_agents.wrappers import AgentWrapper
 
 GenerateFunction = Callable[[Any], Awaitable[None]]
 """Plays one EpisodePlay, or the MultiAgentPlay of an env of several agents, to its end."""
@@ -130,7 +131,7 @@ class Runner:
             env = self.make_env()
         except Exception as error:  # noqa: BLE001 - an author's constructor; recorded on the episode
             return _never_started(request, self.env_id, attempt, error), False
-        if self.sandboxes is not None and isinstance(env, AgentEnv):
+        if self.sandboxes is not None and isinstance(env, (AgentEnv, AgentWrapper)):
             env.use_sandboxes(self.sandboxes)
         play = self._play_of(request, env, attempt)
         self._in_flight[request.episode_id] = (play, time.monotonic())

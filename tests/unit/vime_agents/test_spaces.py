@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
 
 import gymnasium
 import pytest
@@ -64,3 +67,61 @@ def test_messages_are_sequences_of_valid_messages(value, member: bool) -> None:
 )
 def test_a_reply_is_text_or_an_assistant_message(value, member: bool) -> None:
     assert Reply().contains(value) is member
+
+
+@pytest.mark.parametrize("make", SPACES)
+def test_seed_and_sample_follow_gymnasiums_rules(make) -> None:
+    space = make()
+    assert space.seed(11) == make(seed=11).seed(11)
+    first = [space.sample() for _ in range(5)]
+    space.seed(11)
+    assert [space.sample() for _ in range(5)] == first
+    assert all(value in space for value in first)
+    again = pickle.loads(pickle.dumps(space))  # its generator goes along
+    assert [again.sample() for _ in range(5)] == [space.sample() for _ in range(5)]
+    assert gymnasium.spaces.Dict({"x": space}) == gymnasium.spaces.Dict({"x": make(seed=3)})
+
+
+@pytest.mark.parametrize(
+    ("space", "value"),
+    [
+        (Reply(), "x" * 100_000),
+        (Reply(), assistant("", [tool_call("f", "x" * 100_000, str(i)) for i in range(100)])),
+        (Messages(), tuple(user("x" * 100_000) for _ in range(100))),
+    ],
+    ids=["text", "calls", "messages"],
+)
+def test_contains_does_not_read_the_text(space, value) -> None:
+    """Then its cost does not depend on the length: no function is called once for each character."""
+    calls = 0
+
+    def count(frame, event, argument) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        contained = space.contains(value)
+    finally:
+        sys.setprofile(None)
+    assert contained
+    assert calls < 5_000
+
+
+def test_samples_are_the_same_in_processes_with_other_hash_seeds() -> None:
+    code = (
+        "from vime_agents.spaces import Messages, Reply\n"
+        "print([[s.sample() for _ in range(20)] for s in (Messages(seed=3), Reply(seed=3))])"
+    )
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            check=True,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert printed[0] == printed[1]
+    assert len(printed[0]) > 500
