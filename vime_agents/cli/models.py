@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import MappingProxyType
 
 from vime_agents import registry
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.config.play import PlayConfig
-from vime_agents.errors import ConfigError
-from vime_agents.policies.openai_chat import OpenAIChatPolicy
-from vime_agents.policies.scripted import SCRIPTS, ScriptedPolicy
+from vime_agents.policies.named import NOBODY, Present, named_agents, named_policy
 from vime_agents.policy import Policy
-
-API_KEY_VARIABLE = "OPENAI_API_KEY"
-"""Secrets come from the environment, never from flags: flags are recorded."""
-
-Present = Mapping[str, Policy]
-"""Name -> a policy that a command has already; not closed here."""
-NOBODY: Present = MappingProxyType({})
 
 
 @contextlib.asynccontextmanager
@@ -40,7 +29,7 @@ async def open_policy(config: EvalConfig | PlayConfig, present: Present = NOBODY
     if config.model in present:
         yield present[config.model]
         return
-    policy = _without_server("--model", config.model, present)
+    policy = named_policy("--model", config.model, present)
     try:
         yield policy
     finally:
@@ -58,34 +47,13 @@ async def open_agents(
     """
     policies: dict[str, Policy] = {}
     async with contextlib.AsyncExitStack() as stack:
-        for part in filter(None, config.agents.split(",")):
-            agent, _, model = (text.strip() for text in part.partition("="))
-            if not agent or not model:
-                raise ConfigError(f"--agents: must be AGENT=MODEL,..., got {part!r}")
-            if agent in policies:
-                raise ConfigError(f"--agents: {agent!r} is given twice")
+        for agent, model in named_agents(config.agents).items():
             if model in present:
                 policies[agent] = present[model]
                 continue
-            policies[agent] = _without_server("--agents", model, present)
+            policies[agent] = named_policy("--agents", model, present)
             stack.push_async_callback(policies[agent].aclose)
         yield policies
-
-
-def _without_server(flag: str, model: str, present: Present) -> Policy:
-    kind, _, rest = model.partition(":")
-    if kind == "scripted" and rest in SCRIPTS:
-        return ScriptedPolicy(rest)
-    if model in SCRIPTS:
-        return ScriptedPolicy(model)
-    if kind in ("http", "https"):
-        url, _, name = model.partition("#")
-        if not name:
-            raise ConfigError(f"{flag}: {model!r} does not say which model of the server: write {url}#NAME")
-        return OpenAIChatPolicy(url, name, os.environ.get(API_KEY_VARIABLE))
-    scripts = ", ".join([*present, *(f"scripted:{s}" for s in SCRIPTS)])
-    served = " or vllm:FOLDER" if flag == "--model" else ""
-    raise ConfigError(f"{flag}: must be {scripts}, http://HOST:PORT/v1#NAME{served}, got {model!r}")
 
 
 @contextlib.asynccontextmanager

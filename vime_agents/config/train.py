@@ -52,6 +52,10 @@ class TaskOptions:
 
     env: str
     """Id (`Calculator-v0`) or `module:Class` of the environment."""
+    agents: str = ""
+    """Who plays a game with the policy that is trained, as AGENT=MODEL,...; an agent's name or a role, and
+    scripted:random, scripted:gold or http://HOST:PORT/v1#NAME. These are frozen: they are in no loss. All
+    other agents are the policy's, which learns from each of them: without this flag, self-play."""
     prompt_data: str | None = None
     """Tasks instead of the environment's own: a .jsonl, .csv, .tsv or .parquet file, or a folder of them;
     `path@[a:b]` is a slice. The environment sees each row as its task. With --loss-type sft_loss: the

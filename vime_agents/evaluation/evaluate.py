@@ -131,7 +131,9 @@ def cast_of(
     assigned = assign(cls.possible_agents, cls.roles, policies)
     own = {agent for agent in assigned if agent not in agents and cls.roles.get(agent) not in agents}
     if not own:
-        raise ConfigError(f"all agents of {env_id!r} are assigned to others: nobody is left to evaluate")
+        raise ConfigError(
+            f"all agents of {env_id!r} are assigned to others: nobody is left to evaluate or train"
+        )
     return policies, frozenset(assigned) - own
 
 

@@ -301,5 +301,6 @@ def _rollout_config(config: TrainConfig) -> RolloutConfig:
         sandbox_pool_size=config.sandbox_pool_size,
         max_sandboxes=config.max_sandboxes,
         run=Path(config.run_dir).name,
+        agents=config.agents,
         generate_path=config.custom_generate_function_path,
     )

@@ -9,7 +9,8 @@ import ray
 
 from vime_agents import registry
 from vime_agents.episode import Episode
-from vime_agents.evaluation.evaluate import env_maker
+from vime_agents.evaluation.evaluate import cast_of, env_maker
+from vime_agents.policies.named import agent_policies
 from vime_agents.policies.tokens import TokenPolicy
 from vime_agents.policy import Sampling
 from vime_agents.rendering.load import make_renderer
@@ -37,6 +38,8 @@ class RolloutConfig:
     """Of this player; None: as many as there is room for in its share of the host."""
     run: str = ""
     """Its name, for the labels of sandboxes."""
+    agents: str = ""
+    """Who else plays, as `--agents` says it."""
     generate_path: str | None = None
     """`module:function` that plays an episode; None: the turn loop."""
 
@@ -51,6 +54,8 @@ class RolloutActor:
         self.policy = TokenPolicy(
             EngineClient(engine_url), renderer, max_context_tokens=config.max_context_tokens
         )
+        self.others = agent_policies(config.agents)
+        self.players, _ = cast_of(config.env_id, self.policy, self.others)
         self.sandboxes: SandboxPool | None = None
         self.generate = play_to_the_end
         if config.generate_path is not None:
@@ -77,7 +82,7 @@ class RolloutActor:
         config = self.config
         runner = Runner(
             env_maker(config.env_id, split=split, seed=config.task_seed),
-            self.policy,
+            self.players,
             env_id=config.env_id,
             sampling=sampling,
             concurrency=min(config.concurrency, max(len(requests), 1)),
@@ -97,7 +102,8 @@ class RolloutActor:
         """Release connections and sandboxes."""
         if self.sandboxes is not None:
             await self.sandboxes.aclose()
-        await self.policy.aclose()
+        for policy in (self.policy, *self.others.values()):
+            await policy.aclose()
 
 
 def create_player(config: RolloutConfig, engine_url: str) -> ray.actor.ActorHandle:

@@ -8,7 +8,9 @@ from itertools import islice
 import numpy as np
 
 from vime_agents.config.train import TrainConfig
-from vime_agents.evaluation.evaluate import env_maker
+from vime_agents.evaluation.evaluate import cast_of, env_maker
+from vime_agents.policies.named import agent_policies
+from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.rollout.play import EpisodeRequest
 from vime_agents.task import Task, TaskSet, shuffled_indices
 from vime_agents.tasks import MappedTaskSet, load_tasks
@@ -29,6 +31,17 @@ def training_tasks(config: TrainConfig) -> TaskSet:
     required = [key for key in (config.input_key, config.label_key) if key is not None]
     rows = load_tasks(config.prompt_data, required=required)
     return MappedTaskSet(rows, lambda task: _with_named_fields(task, config))
+
+
+def frozen_agents(config: TrainConfig) -> frozenset[str]:
+    """The agents that `--agents` gives to others than the policy that is trained.
+
+    Raises:
+        UnknownIdError: no such agent or role. ConfigError: no such model, or nobody is left to train.
+    """
+    anybody = ScriptedPolicy("wrong")  # in place of the one that is trained, which there is not yet
+    _, others = cast_of(config.env, anybody, agent_policies(config.agents))
+    return others
 
 
 def rollout_requests(config: TrainConfig, tasks: TaskSet, rollout: int) -> Iterator[EpisodeRequest]:

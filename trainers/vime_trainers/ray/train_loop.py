@@ -43,7 +43,7 @@ from vime_trainers.ray.hf_export import save_hf_folder
 from vime_trainers.ray.processes import Processes, start_processes
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.run_state import load_run_state, save_run_state
-from vime_trainers.ray.schedule import rollout_requests, training_tasks
+from vime_trainers.ray.schedule import frozen_agents, rollout_requests, training_tasks
 from vime_trainers.ray.steps import run_steps
 from vime_trainers.ray.summary import summarise
 from vime_trainers.ray.supervised import SupervisedRows
@@ -57,6 +57,7 @@ def train(config: TrainConfig) -> int:
     Raises:
         VimeAgentsError: the run cannot start or cannot go on. Nothing is left running.
     """
+    frozen_agents(config)  # what is wrong with --agents is said before anything is started
     model = check_hf_folder(config.hf_checkpoint)
     tasks = training_tasks(config)
     eval_tasks: list[Task] = []
@@ -124,6 +125,7 @@ class _Loop:
         self.supervised = None
         if config.loss_type == "sft_loss":
             self.supervised = SupervisedRows(config, tasks, row_limit(config))
+        self.opponents = frozen_agents(config)
         self.baselines = RoleBaselines(config.rae_decay)
         if config.advantage_estimator == "rae":
             self.estimator = self.baselines
@@ -285,7 +287,7 @@ class _Loop:
 
     async def evaluate(self, update: int) -> None:
         """Play the held-out tasks and log the mean reward with its interval."""
-        config, tally = self.config, Tally()
+        config, tally = self.config, Tally(opponents=self.opponents)
         requests = list(eval_requests(self.eval_tasks, config.n_samples_per_eval_prompt, config.rollout_seed))
         sampling = Sampling(temperature=config.eval_temperature, max_tokens=config.rollout_max_response_len)
         self.seconds = {}
@@ -366,11 +368,11 @@ def _due(update: int, interval: int) -> bool:
 
 
 def _components(episodes: list[Episode]) -> dict[str, float]:
-    """Mean of each reward component over the episodes that have one."""
+    """Mean of each reward component over the trajectories of the trained policy that have one."""
     total: Counter[str] = Counter()
     count: Counter[str] = Counter()
     for episode in episodes:
-        for trajectory in episode.trajectories:
+        for trajectory in (t for t in episode.trajectories if not t.frozen):
             for name, value in trajectory.reward.components.items():
                 total[name] += value  # type: ignore[assignment]
                 count[name] += 1

@@ -28,6 +28,7 @@ TRAIN_EXAMPLES = {
     "ray_address": ("--ray-address auto", "auto"),
     "dry_run": ("--dry-run", True),
     "env": ("--env my.module:Env", "my.module:Env"),
+    "agents": ("--agents O=scripted:random", "O=scripted:random"),
     "prompt_data": ("--prompt-data a.jsonl", "a.jsonl"),
     "input_key": ("--input-key question", "question"),
     "label_key": ("--label-key answer --prompt-data a.jsonl", "answer"),

@@ -1,0 +1,37 @@
+"""Who a text names."""
+
+from __future__ import annotations
+
+import pytest
+
+from vime_agents.errors import ConfigError
+from vime_agents.policies.named import agent_policies, named_agents, named_policy
+from vime_agents.rollout.multi_agent import is_frozen
+
+
+def test_agents_and_roles_have_their_models() -> None:
+    assert named_agents("") == {}
+    assert named_agents("X=gold, solver = http://host:1/v1#a=b") == {
+        "X": "gold",
+        "solver": "http://host:1/v1#a=b",
+    }
+
+
+@pytest.mark.parametrize("text", ["X", "X=", "=gold", "X=gold,X=wrong"])
+def test_what_names_nobody_or_somebody_twice_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--agents"):
+        named_agents(text)
+
+
+async def test_named_policies_are_frozen() -> None:
+    policies = agent_policies("X=scripted:random,O=http://127.0.0.1:9/v1#model")
+    assert [policy.name for policy in policies.values()] == ["scripted:random", "model"]
+    for policy in policies.values():
+        assert is_frozen(policy)
+        await policy.aclose()
+
+
+@pytest.mark.parametrize("model", ["scripted:best", "http://127.0.0.1:9/v1", "vllm:folder", ""])
+def test_what_names_no_model_is_refused_with_what_can_be_said(model: str) -> None:
+    with pytest.raises(ConfigError, match=r"--agents: .*(#NAME)"):
+        named_policy("--agents", model)

@@ -1,0 +1,54 @@
+"""Texts such as `scripted:gold` and `http://HOST:PORT/v1#NAME` -> policies that need no server of ours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from vime_agents.errors import ConfigError
+from vime_agents.policies.openai_chat import OpenAIChatPolicy
+from vime_agents.policies.scripted import SCRIPTS, ScriptedPolicy
+from vime_agents.policy import Policy
+
+API_KEY_VARIABLE = "OPENAI_API_KEY"
+"""Secrets come from the environment, never from flags: flags are recorded."""
+
+Present = Mapping[str, Policy]
+"""Name -> a policy that a command has already; not closed here."""
+NOBODY: Present = MappingProxyType({})
+
+
+def named_policy(flag: str, model: str, present: Present = NOBODY) -> Policy:
+    """The policy that a text names. Raises ConfigError: none, with what `flag` can be."""
+    kind, _, rest = model.partition(":")
+    if kind == "scripted" and rest in SCRIPTS:
+        return ScriptedPolicy(rest)
+    if model in SCRIPTS:
+        return ScriptedPolicy(model)
+    if kind in ("http", "https"):
+        url, _, name = model.partition("#")
+        if not name:
+            raise ConfigError(f"{flag}: {model!r} does not say which model of the server: write {url}#NAME")
+        return OpenAIChatPolicy(url, name, os.environ.get(API_KEY_VARIABLE))
+    scripts = ", ".join([*present, *(f"scripted:{s}" for s in SCRIPTS)])
+    served = " or vllm:FOLDER" if flag == "--model" else ""
+    raise ConfigError(f"{flag}: must be {scripts}, http://HOST:PORT/v1#NAME{served}, got {model!r}")
+
+
+def named_agents(text: str) -> dict[str, str]:
+    """`X=MODEL,Y=MODEL` -> agent or role -> model. Raises ConfigError: not AGENT=MODEL, or an agent twice."""
+    models: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        agent, _, model = (piece.strip() for piece in part.partition("="))
+        if not agent or not model:
+            raise ConfigError(f"--agents: must be AGENT=MODEL,..., got {part!r}")
+        if agent in models:
+            raise ConfigError(f"--agents: {agent!r} is given twice")
+        models[agent] = model
+    return models
+
+
+def agent_policies(text: str) -> dict[str, Policy]:
+    """`--agents` -> agent or role -> policy, for whoever closes them. Raises ConfigError."""
+    return {agent: named_policy("--agents", model) for agent, model in named_agents(text).items()}
