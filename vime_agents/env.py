@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -227,7 +226,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         if not self.action_space.contains(action):
             raise ContractError(f"an action is a str or an assistant message, got {action!r:.200}")
         # A copy: what a caller does to its own message later must not change the record of the episode.
-        reply = msg.assistant(action) if isinstance(action, str) else copy.deepcopy(action)
+        reply = msg.assistant(action) if isinstance(action, str) else msg.copied(action)
         self.messages.append(reply)
         self.turn += 1
         try:
@@ -345,7 +344,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     # ------------------------------------------------------------------------------------ internals
 
     def _observe(self, new: Sequence[Message]) -> Observation:
-        return {"messages": tuple(copy.deepcopy(list(new)))}
+        return {"messages": tuple(map(msg.copied, new))}
 
     def _info(self) -> Info:
         return {
@@ -458,6 +457,8 @@ class ToolEnv(AgentEnv):
         calls = message.get("tool_calls") or self.parse_calls(message["content"])
         if not calls:
             return None
+        if len(calls) == 1:
+            return [await self._serve(calls[0])]
         tasks = [asyncio.ensure_future(self._serve(call)) for call in calls]
         try:
             return await asyncio.gather(*tasks)
@@ -515,8 +516,11 @@ class ToolEnv(AgentEnv):
             if name not in self.tools:
                 raise ToolError(f"no tool {name!r}; there are: {', '.join(self.tools)}")
             async with deadline:
-                _tool_deadline.set(deadline)  # each call is a task of its own
-                result = await self.tools[name].call(arguments, run_in_thread)
+                token = _tool_deadline.set(deadline)
+                try:
+                    result = await self.tools[name].call(arguments, run_in_thread)
+                finally:
+                    _tool_deadline.reset(token)
         except (EnvFault, SandboxError):
             raise
         except TimeoutError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal, NotRequired, Required, TypedDict
 
 from vime_agents.errors import ContractError
@@ -103,6 +104,12 @@ def check_message(message: object) -> Message:
     if calls and message["role"] != "assistant":
         raise ContractError(f"only assistant messages carry tool_calls, got role {message['role']!r}")
     return message  # type: ignore[return-value]
+
+
+def copied(message: Message) -> Message:
+    """A copy that shares nothing that can be changed; much faster than `copy.deepcopy` for plain text."""
+    copy: Any = {key: part if type(part) is str else deepcopy(part) for key, part in message.items()}
+    return copy
 
 
 def is_message(message: object) -> bool:
