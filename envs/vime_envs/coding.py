@@ -33,9 +33,10 @@ class Coding(SandboxEnv):
 
     def prompt(self) -> str:  # noqa: D102
         return (
-            f"{self.task['prompt']}\n\nYour work is the file solution.py in the working directory, in Python and "
-            "without other packages. Try it, then submit. Tests that you do not see will import it and call its "
-            "functions."
+            f"{self.task['prompt']}\n\nYour work is the file solution.py in the working directory, in Python "
+            "and without other packages. Try it, then submit. Tests that you do not see will import it and "
+            "call "
+            "its functions."
         )
 
     async def score(self, text: str) -> Mapping[str, float | tuple[float, float]]:  # noqa: D102

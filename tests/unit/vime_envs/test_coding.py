@@ -1,4 +1,4 @@
-"""Coding: gold passes every task's tests, what it is to repair does not, cheats get nothing. Real sandboxes."""
+"""Coding: gold passes every test, what is to be repaired does not, cheats get nothing. Real sandboxes."""
 
 from __future__ import annotations
 
