@@ -9,7 +9,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from vime_agents.trainer import Batch
+from vime_agents.errors import RecordError
+from vime_agents.trainer import Batch, TrainingSample
+from vime_trainers.losses.config import LossConfig
 
 LogProbField = Literal["old_logprobs", "reference_logprobs", "teacher_logprobs"]
 
@@ -40,3 +42,15 @@ def with_logprobs(batch: Batch, field: LogProbField, model: Scorer) -> Batch:
     )
     filled = {s.id: replace(s, **{field: x}) for s, x in zip(missing, found, strict=True)}
     return replace(batch, samples=tuple(filled.get(s.id, s) for s in batch.samples))
+
+
+def refuse_missing(samples: Sequence[TrainingSample], loss: LossConfig) -> None:
+    """Raises RecordError: a sample lacks log-probs that the loss reads."""
+    needed: tuple[str, ...] = loss.sample_fields
+    if loss.loss_type != "sft_loss":
+        needed = ("rollout_logprobs", *needed)
+    for sample in samples:
+        for name in needed:
+            values = getattr(sample, name)
+            if values is None or np.isnan(values[sample.loss_mask]).any():
+                raise RecordError(f"sample {sample.id}: this loss reads {name}, which it does not have")

@@ -174,6 +174,11 @@ def _check_schedule(config: TrainConfig) -> None:
 
 
 def _check_parallel(config: TrainConfig) -> None:
+    if config.trainer == "torch" and config.num_trainer_ranks > 1:
+        raise ConfigError(
+            f"--trainer torch is one process: drop --actor-num-nodes {config.actor_num_nodes} and "
+            f"--actor-num-gpus-per-node {config.actor_num_gpus_per_node}, or use megatron"
+        )
     sizes = {
         "--tensor-model-parallel-size": config.tensor_model_parallel_size,
         "--pipeline-model-parallel-size": config.pipeline_model_parallel_size,

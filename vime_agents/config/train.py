@@ -149,6 +149,8 @@ class WeightSyncOptions:
 class ParallelOptions:
     """Trainer ranks (Megatron)."""
 
+    trainer: Literal["megatron", "torch"] = "megatron"
+    """megatron; or torch: a transformers model in one process, float32, for people without Megatron."""
     actor_num_nodes: PositiveInt = 1
     """Nodes that train."""
     actor_num_gpus_per_node: PositiveInt = 1

@@ -1,4 +1,4 @@
-"""Sums over micro-batches and ranks, and the metrics of an update that they make."""
+"""Sums over micro-batches and ranks, which the metrics of an update are made of."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor
 
-from vime_trainers.losses.config import LossConfig
-from vime_trainers.losses.corrections import effective_sample_share
 from vime_trainers.losses.token_loss import SUMS, TokenLoss
 from vime_trainers.megatron.device import device
 
@@ -49,26 +47,6 @@ class Totals:
         dist.all_gather_object(found, dict(self.custom) if counts else {})
         names = sorted({name for part in found for name in part})
         return {name: math.fsum(part.get(name, 0.0) for part in found) for name in names}
-
-
-def metrics_of(sums: dict[str, float], max_diff: float, loss: LossConfig) -> dict[str, float]:
-    """What `MegatronTrainer.update` reports of the loss, out of `Totals.reduce`."""
-    count = sums["count"]
-    found = {"loss": sums["loss"], "entropy": sums["entropy"] / count}
-    if loss.loss_type == "sft_loss":
-        return found  # nothing was sampled, so there is nothing to compare with
-    return found | {
-        "pg_loss": sums["pg_loss"],
-        "kl_k3": sums["kl_k3"] / count,
-        "mean_rollout_train_logprob_diff": sums["abs_diff"] / count,
-        "max_rollout_train_logprob_diff": max_diff,
-        "ratio_mean": sums["ratio"] / count,
-        "clip_fraction": sums["clipped"] / count,
-        "tis_clip_fraction": sums["tis_clipped"] / count,
-        "rejected_fraction": sums["rejected"] / count,
-        "clamped_fraction": sums["clamped"] / count,
-        "ess": effective_sample_share(sums["is_weight"], sums["is_weight_squared"], count),
-    }
 
 
 def sum_over_ranks(values: Tensor) -> None:

@@ -16,14 +16,14 @@ from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vime_agents.errors import ConfigError, NonFiniteError, RecordError
-from vime_agents.trainer import Batch, TrainingSample
+from vime_agents.errors import ConfigError, NonFiniteError
+from vime_agents.trainer import Batch
 from vime_trainers.batching.cost import read_row_cost
 from vime_trainers.batching.pack import MicroBatch
 from vime_trainers.batching.rows import Row, rows_of_samples
-from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
 from vime_trainers.losses.distribution import log_probs_and_entropy
+from vime_trainers.losses.metrics import metrics_of
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import TokenInputs, TokenLoss, token_loss
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
@@ -31,12 +31,12 @@ from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_group, install_cpu_shims
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
-from vime_trainers.megatron.metrics import Totals, metrics_of
+from vime_trainers.megatron.metrics import Totals
 from vime_trainers.megatron.micro_batches import micro_batches
 from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
 from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
 from vime_trainers.megatron.scoring import FrozenModel, token_logprobs
-from vime_trainers.sample_logprobs import LogProbField, with_logprobs
+from vime_trainers.sample_logprobs import LogProbField, refuse_missing, with_logprobs
 
 
 class MegatronTrainer:
@@ -85,7 +85,7 @@ class MegatronTrainer:
         """
         for field, model in self.frozen.items():
             batch = with_logprobs(batch, field, model)
-        _refuse_missing(batch.samples, self.config.loss)
+        refuse_missing(batch.samples, self.config.loss)
         if not batch.samples:
             self.num_skipped += 1
             return {
@@ -215,6 +215,10 @@ class MegatronTrainer:
         """(Hugging Face name, tensor), streaming; exhaust it on every rank before the next update."""
         return export_hf_weights(self.model, self.shape, dtype)
 
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Hugging Face name -> shape, in the order of `weights`."""
+        return self.shape.hf_shapes()
+
     def save(self, folder: Path) -> None:
         """Write weights, optimizer, counters and random state into the empty folder.
 
@@ -265,17 +269,6 @@ def _add_up_row_parts(totals: Tensor) -> None:
     group = parallel_state.get_context_parallel_group()
     if group.size() > 1:
         dist.all_reduce(totals, group=group)
-
-
-def _refuse_missing(samples: Sequence[TrainingSample], loss: LossConfig) -> None:
-    needed = loss.sample_fields
-    if loss.loss_type != "sft_loss":
-        needed = ("rollout_logprobs", *needed)
-    for sample in samples:
-        for name in needed:
-            values = getattr(sample, name)
-            if values is None or np.isnan(values[sample.loss_mask]).any():
-                raise RecordError(f"sample {sample.id}: this loss reads {name}, which it does not have")
 
 
 def _init_model_parallel(config: MegatronConfig) -> None:

@@ -194,6 +194,7 @@ def _start_trainer(config: TrainConfig, gpus: bool) -> TrainerGroup:
     return TrainerGroup(
         megatron_config(config),
         num_ranks=config.num_trainer_ranks,
+        trainer=config.trainer,
         num_cpus_per_rank=1,
         num_gpus_per_rank=1 if gpus else 0,
         env={} if gpus or config.ray_address is not None else _all_cores(config.num_trainer_ranks),

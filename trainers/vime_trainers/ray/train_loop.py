@@ -40,7 +40,7 @@ from vime_trainers.batching.plan import alignment, longest_row
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
 from vime_trainers.ray.hf_export import save_hf_folder
-from vime_trainers.ray.processes import Processes, start_processes
+from vime_trainers.ray.processes import Processes, megatron_config, start_processes
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.run_state import load_run_state, save_run_state
 from vime_trainers.ray.schedule import frozen_agents, rollout_requests, training_tasks
@@ -49,6 +49,7 @@ from vime_trainers.ray.summary import summarise
 from vime_trainers.ray.supervised import SupervisedRows
 from vime_trainers.ray.trainer_group import Dtype
 from vime_trainers.sync.publisher import SyncReport
+from vime_trainers.torch_settings import refuse_megatron_settings
 
 
 def train(config: TrainConfig) -> int:
@@ -59,6 +60,8 @@ def train(config: TrainConfig) -> int:
     """
     frozen_agents(config)  # what is wrong with --agents is said before anything is started
     model = check_hf_folder(config.hf_checkpoint)
+    if config.trainer == "torch":
+        refuse_megatron_settings(megatron_config(config))
     tasks = training_tasks(config)
     eval_tasks: list[Task] = []
     if config.uses_engines:

@@ -22,6 +22,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from vime_agents.errors import TrainerError, VimeAgentsError
+from vime_agents.registry import load_object
 from vime_agents.trainer import Batch
 from vime_trainers.megatron.config import MegatronConfig
 
@@ -51,12 +52,10 @@ class _Rank:
             probe.bind((host, 0))
             return host, probe.getsockname()[1]
 
-    def start(self, config: MegatronConfig, env: dict[str, str]) -> int:
+    def start(self, config: MegatronConfig, env: dict[str, str], trainer: str) -> int:
         os.environ.update(env)
-        from vime_trainers.megatron.trainer import MegatronTrainer
-
         self.rank = int(env["RANK"])
-        self.trainer = MegatronTrainer(config)
+        self.trainer = load_object(TRAINERS[trainer], "--trainer")(config)
         return self.trainer.version
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +80,7 @@ class _Rank:
             for _ in tensors:
                 pass
             return None
-        shapes = self.trainer.shape.hf_shapes()
+        shapes = self.trainer.weight_shapes()
         layout = {name: (shape, dtype) for name, shape in shapes.items()}
         size = write_weight_file(Path(path), layout, tensors, version=version).num_bytes
         return Export(
@@ -107,11 +106,18 @@ class _Rank:
                 broadcast_bytes(self.receivers, tensor.detach().cpu().contiguous())
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        return self.trainer.shape.hf_shapes()
+        return self.trainer.weight_shapes()
+
+
+TRAINERS = {
+    "megatron": "vime_trainers.megatron.trainer:MegatronTrainer",
+    "torch": "vime_trainers.torch_trainer:TorchTrainer",
+}
+"""`--trainer` -> the class that every rank makes."""
 
 
 class TrainerGroup:
-    """One Megatron trainer on `num_ranks` Ray actors. Ray must be initialised."""
+    """One trainer on `num_ranks` Ray actors. Ray must be initialised."""
 
     version: int
     """Updates done so far."""
@@ -121,6 +127,7 @@ class TrainerGroup:
         config: MegatronConfig,
         *,
         num_ranks: int,
+        trainer: str = "megatron",
         num_cpus_per_rank: float = 1,
         num_gpus_per_rank: float = 0,
         env: Mapping[str, str] | None = None,
@@ -131,6 +138,7 @@ class TrainerGroup:
         Args:
             config: The same for all ranks.
             num_ranks: A multiple of tensor x pipeline x context parallel size.
+            trainer: A key of `TRAINERS`.
             num_cpus_per_rank: What Ray reserves.
             num_gpus_per_rank: What Ray reserves; 0 trains on the CPU.
             env: Extra environment variables of the ranks' processes, e.g. OMP_NUM_THREADS.
@@ -166,7 +174,7 @@ class TrainerGroup:
         host, port = self._answers([self._ranks[0].address.remote()])[0]
         shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": host, "MASTER_PORT": str(port)}
         envs = [shared | {"RANK": str(i), "LOCAL_RANK": "0"} for i in range(num_ranks)]
-        starts = [r.start.remote(config, e) for r, e in zip(self._ranks, envs, strict=True)]
+        starts = [r.start.remote(config, e, trainer) for r, e in zip(self._ranks, envs, strict=True)]
         self.version = self._answers(starts)[0]
 
     def update(self, batch: Batch) -> dict[str, float]:

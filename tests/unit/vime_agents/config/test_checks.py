@@ -98,6 +98,10 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ({"tis_mode": "mask"}, ["--tis-mode", "--use-tis"]),
         ({"kl_coef": 0.1, "kl_loss_coef": 0.2}, ["--kl-coef 0.1", "--kl-loss-coef 0.2"]),
         ({"kl_loss_coef": 0.1, "kl_loss_type": "k1"}, ["--kl-loss-type k1", "gradient", "zero"]),
+        (
+            {"trainer": "torch", "actor_num_gpus_per_node": 2},
+            ["--trainer torch", "--actor-num-gpus-per-node 2"],
+        ),
         ({"use_unbiased_kl": True}, ["--use-unbiased-kl", "k2"]),
         ({"ref_load": "m", "kl_reference": "rollout", "kl_coef": 0.1}, ["--ref-load m", "rollout"]),
         ({"ref_load": "m"}, ["--ref-load", "--kl-loss-coef"]),

@@ -58,6 +58,7 @@ TRAIN_EXAMPLES = {
     "sync_probe_tolerance": ("--sync-probe-tolerance 0.3", 0.3),
     "actor_num_nodes": ("--actor-num-nodes 2", 2),
     "actor_num_gpus_per_node": ("--actor-num-gpus-per-node=8", 8),
+    "trainer": ("--trainer torch", "torch"),
     "tensor_model_parallel_size": ("--tensor-model-parallel-size 2 --actor-num-gpus-per-node 2", 2),
     "pipeline_model_parallel_size": ("--pipeline-model-parallel-size 2 --actor-num-nodes 2", 2),
     "context_parallel_size": ("--context-parallel-size 2 --actor-num-gpus-per-node 4", 2),

@@ -1,0 +1,146 @@
+"""The torch trainer against transformers and torch's own optimizer, one row at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.integration.megatron import oracle
+from vime_agents.errors import CheckpointError, ConfigError, NonFiniteError, RecordError
+from vime_trainers.losses.config import LossConfig
+from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.torch_settings import refuse_megatron_settings
+from vime_trainers.torch_trainer import TorchTrainer
+
+LOSS = LossConfig(tis_clip=oracle.TIS_CLIP, entropy_coef=oracle.ENTROPY_COEF, kl_loss_coef=oracle.KL_COEF)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("torch") / "model"
+    oracle.make_model("qwen3", folder)
+    return folder
+
+
+def trainer_of(model: Path, loss: LossConfig = LOSS, **settings: object) -> TorchTrainer:
+    values = {"max_tokens_per_gpu": 64, "lr": oracle.LR, "clip_grad": oracle.CLIP_GRAD} | settings
+    return TorchTrainer(MegatronConfig(hf_checkpoint=str(model), loss=loss, **values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("max_tokens", [40, 64, 4096])
+def test_updates_are_those_of_plain_torch_whatever_the_padding(model: Path, max_tokens: int) -> None:
+    batch = oracle.make_batch(9)
+    loss, _, norm = oracle.gradients(oracle.load(model), batch)
+    trainer = trainer_of(
+        model,
+        max_tokens_per_gpu=max_tokens,
+        adam_eps=oracle.ADAM_EPS,
+        weight_decay=oracle.WEIGHT_DECAY,
+    )
+    first = trainer.update(batch)
+    assert (first["loss"], first["grad_norm"]) == pytest.approx((loss, norm), rel=1e-5)
+    trainer.update(batch)
+    expected = oracle.train(oracle.load(model), batch, 2)
+    for name, value in trainer.weights():
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", oracle.ROW_LOSSES)
+def test_losses_of_whole_rows(model: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(oracle.__file__).parent)
+    loss, norm, rejected = oracle.row_loss_and_norm(oracle.load(model), oracle.row_batch(name), name)
+    found = trainer_of(model, LossConfig(**oracle.ROW_LOSSES[name])).update(oracle.row_batch(name))
+    assert (found["loss"], found["grad_norm"]) == pytest.approx((loss, norm), rel=1e-5)
+    assert found.get("rejected_fraction", 0.0) == pytest.approx(rejected)
+
+
+def test_log_probs_are_those_of_transformers_where_they_are_wanted(model: Path) -> None:
+    batch = oracle.make_batch(5)
+    rows, masks = [s.token_ids for s in batch.samples], [s.loss_mask for s in batch.samples]
+    trainer, reference = trainer_of(model), oracle.load(model)
+    everything = trainer.logprobs(rows, temperature=oracle.TEMPERATURE)
+    for row, mask, whole, part in zip(
+        rows,
+        masks,
+        everything,
+        trainer.logprobs(rows, temperature=oracle.TEMPERATURE, masks=masks),
+        strict=True,
+    ):
+        table = oracle.log_softmax(reference, row, oracle.TEMPERATURE).detach().numpy()
+        expected = table[np.arange(len(row) - 1), row[1:]]
+        assert np.isnan(whole[0])
+        np.testing.assert_allclose(whole[1:], expected, atol=1e-5)
+        np.testing.assert_allclose(part, np.where(mask, whole, np.nan), atol=1e-5)
+
+
+def test_a_resumed_trainer_goes_on_bit_by_bit(model: Path, tmp_path: Path) -> None:
+    batch = oracle.make_batch(9)
+    trainer = trainer_of(model, lr_warmup_iters=3)
+    trainer.update(batch)
+    trainer.save(tmp_path)
+    expected = trainer.update(batch)
+    again = trainer_of(model, lr_warmup_iters=3)
+    again.load(tmp_path)
+    found = again.update(batch)
+    assert (again.version, found["lr"]) == (2, pytest.approx(oracle.LR * 2 / 3))
+    assert {k: v for k, v in found.items() if not k.endswith("_s")} == {
+        k: v for k, v in expected.items() if not k.endswith("_s")
+    }
+    mine, others = dict(again.weights()), dict(trainer.weights())
+    assert all(torch.equal(mine[name], others[name]) for name in mine)
+    with pytest.raises(CheckpointError, match="empty"):
+        trainer.save(tmp_path)
+
+
+def test_a_folder_without_a_checkpoint_is_none(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        trainer_of(model).load(tmp_path)
+
+
+def test_what_is_not_finite_stops_before_the_step_with_the_row(model: Path) -> None:
+    trainer = trainer_of(model)
+    before = {name: value.clone() for name, value in trainer.weights()}
+    batch = oracle.make_batch(3)
+    bad = replace(
+        batch.samples[1], weights=np.where(batch.samples[1].loss_mask, np.inf, 0).astype(np.float32)
+    )
+    with pytest.raises(NonFiniteError, match="e1/agent/0"):
+        trainer.update(replace(batch, samples=(batch.samples[0], bad, batch.samples[2])))
+    assert all(torch.equal(before[name], value) for name, value in trainer.weights())
+
+
+def test_an_empty_batch_is_counted_and_makes_no_step(model: Path) -> None:
+    trainer = trainer_of(model)
+    assert trainer.update(replace(oracle.make_batch(1), samples=()))["num_skipped_updates"] == 1.0
+    assert trainer.version == 0
+
+
+def test_a_sample_without_what_the_loss_reads_is_refused(model: Path) -> None:
+    with pytest.raises(RecordError, match="teacher_logprobs"):
+        trainer_of(model, LossConfig(opd_kl_coef=1.0)).update(oracle.make_batch(2))
+
+
+def test_a_frozen_reference_is_asked_by_the_trainer(model: Path, tmp_path: Path) -> None:
+    oracle.make_model("llama", tmp_path / "llama")
+    loss = LossConfig(kl_coef=0.1, kl_reference="sample")
+    batch = oracle.make_batch(4)
+    rows, masks = [s.token_ids for s in batch.samples], [s.loss_mask for s in batch.samples]
+    known = TorchTrainer(MegatronConfig(hf_checkpoint=str(tmp_path / "llama"))).logprobs(
+        rows, temperature=batch.temperature, masks=masks
+    )
+    given = tuple(replace(s, reference_logprobs=x) for s, x in zip(batch.samples, known, strict=True))
+    expected = trainer_of(model, loss).update(replace(batch, samples=given))
+    found = trainer_of(model, loss, ref_load=str(tmp_path / "llama")).update(batch)
+    assert (found["loss"], found["grad_norm"]) == pytest.approx((expected["loss"], expected["grad_norm"]))
+
+
+def test_settings_that_only_megatron_has_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--tensor-model-parallel-size 2.*--trainer torch"):
+        refuse_megatron_settings(MegatronConfig(hf_checkpoint="m", tensor_model_parallel_size=2))
+    with pytest.raises(ConfigError, match="--bf16 True"):
+        refuse_megatron_settings(MegatronConfig(hf_checkpoint="m", bf16=True))
+    refuse_megatron_settings(MegatronConfig(hf_checkpoint="m", lr=1.0, clip_grad=0.0))

@@ -1,0 +1,361 @@
+"""`TorchTrainer`: the trainer contract on a transformers model, without Megatron; an oracle of its tests too.
+
+One process, float32, right-padded micro-batches. Losses, batches and samples are the same as everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from safetensors import safe_open
+from torch import Tensor
+
+from vime_agents.errors import CheckpointError, ConfigError, NonFiniteError
+from vime_agents.serving.hf_folder import same_tokenizer
+from vime_agents.trainer import Batch
+from vime_trainers.batching.rows import Row, rows_of_samples, rows_of_tokens
+from vime_trainers.losses.custom import custom_loss, load_custom_loss
+from vime_trainers.losses.distribution import log_probs_and_entropy
+from vime_trainers.losses.metrics import metrics_of
+from vime_trainers.losses.rows import Rows
+from vime_trainers.losses.token_loss import SUMS, TokenInputs, TokenLoss, token_loss
+from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.sample_logprobs import LogProbField, refuse_missing, with_logprobs
+from vime_trainers.torch_settings import refuse_megatron_settings
+
+_FILE = "trainer.pt"
+
+
+class TorchTrainer:
+    """Implements `vime_agents.trainer.Trainer` in one process."""
+
+    def __init__(self, config: MegatronConfig) -> None:
+        """Load the model.
+
+        Raises:
+            ConfigError: a setting that only the Megatron trainer has, or a model that cannot be exported.
+        """
+        refuse_megatron_settings(config)
+        self.config = config
+        path = config.loss.custom_loss_function_path
+        self._custom_loss = None if path is None else load_custom_loss(path)
+        self.version = self.num_skipped = 0
+        torch.manual_seed(config.seed)
+        self.model = _load(config.hf_checkpoint)
+        self._names = _exported_names(self.model, config.hf_checkpoint)
+        matrices = [p for p in self.model.parameters() if p.ndim > 1]
+        vectors = [p for p in self.model.parameters() if p.ndim == 1]
+        groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]  # as Megatron has it
+        self.optimizer = torch.optim.AdamW(
+            groups,
+            lr=config.lr,
+            betas=(config.adam_beta1, config.adam_beta2),
+            eps=config.adam_eps,
+            weight_decay=config.weight_decay,
+        )
+        self.frozen = _frozen_models(config)
+
+    def update(self, batch: Batch) -> dict[str, float]:
+        """One optimizer step. An empty batch makes none, and is counted in `num_skipped_updates`.
+
+        Raises:
+            NonFiniteError: NaN or infinity in the loss or the gradient; the weights are as they were.
+            ConfigError: a row is longer than `max_tokens_per_gpu`.
+            RecordError: a sample lacks log-probs that the loss reads.
+        """
+        for field, model in self.frozen.items():
+            batch = with_logprobs(batch, field, model)
+        refuse_missing(batch.samples, self.config.loss)
+        if not batch.samples:
+            self.num_skipped += 1
+            skipped = float(self.num_skipped)
+            return {"num_skipped_updates": skipped, "num_tokens": 0.0, "num_trainable_tokens": 0.0}
+        started = time.perf_counter()
+        rows = rows_of_samples(batch.samples)
+        parts = padded(rows, self.config.max_tokens_per_gpu)
+        self.optimizer.zero_grad()
+        sums, largest, custom = torch.zeros(len(SUMS), dtype=torch.float64), 0.0, Counter[str]()
+        for part in parts:
+            result = self._loss(part, batch.temperature)
+            if not torch.isfinite(result.loss):
+                raise self._non_finite("loss", result.loss.item(), [rows[i].id for i in part.indices])
+            result.loss.backward()
+            sums += result.sums
+            largest = max(largest, float(result.max_abs_diff))
+            for name, value in result.custom.items():
+                custom[name] += value.item()
+        norm = float(torch.nn.utils.get_total_norm(list(self._gradients())))
+        if not math.isfinite(norm):
+            raise self._non_finite("gradient norm", norm, [row.id for row in rows])
+        computed = time.perf_counter()
+        if self.config.clip_grad:
+            torch.nn.utils.clip_grads_with_norm_(
+                self.model.parameters(), self.config.clip_grad, torch.tensor(norm)
+            )
+        rate = self._rate()
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.version += 1
+        done = time.perf_counter()
+        return {
+            **custom,
+            **metrics_of(dict(zip(SUMS, sums.tolist(), strict=True)), largest, self.config.loss),
+            "grad_norm": norm,
+            "lr": rate,
+            "num_tokens": float(batch.num_tokens),
+            "num_trainable_tokens": float(batch.num_trainable),
+            "num_micro_batches": float(len(parts)),
+            "packing_efficiency": sum(len(r.inputs) for r in rows) / sum(p.ids.numel() for p in parts),
+            "num_skipped_updates": float(self.num_skipped),
+            "forward_backward_s": computed - started,
+            "optimizer_s": done - computed,
+            "tokens_per_s": batch.num_tokens / (done - started),
+        }
+
+    def _loss(self, part: PaddedRows, temperature: float) -> TokenLoss:
+        logits = _selected_logits(self.model, part) / temperature
+        log_probs, entropy = log_probs_and_entropy(logits, part.targets)
+        rollout, advantages, weights, old, reference, teacher = part.values
+        tokens = TokenInputs(
+            log_probs=log_probs,
+            entropy=entropy,
+            rollout_log_probs=rollout,
+            advantages=advantages,
+            weights=weights,
+            rows=Rows(part.rows, len(part.indices)),
+            old_log_probs=old,
+            reference_log_probs=reference,
+            teacher_log_probs=teacher,
+        )
+        if self._custom_loss is None:
+            return token_loss(self.config.loss, tokens)
+        return custom_loss(self._custom_loss, self.config.loss, tokens, part.targets, logits)
+
+    def _gradients(self) -> Iterator[Tensor]:
+        return (p.grad for p in self.model.parameters() if p.grad is not None)
+
+    def _rate(self) -> float:
+        warmup = self.config.lr_warmup_iters
+        return self.config.lr * min(1.0, (self.version + 1) / warmup) if warmup else self.config.lr
+
+    def _non_finite(self, what: str, value: float, ids: Sequence[str]) -> NonFiniteError:
+        rest = f" and {len(ids) - 8} more" if len(ids) > 8 else ""
+        return NonFiniteError(
+            f"update {self.version}: the {what} is {value}; samples {', '.join(ids[:8])}{rest}. The weights "
+            "are unchanged: look at these samples, or resume from an earlier checkpoint with a lower --lr"
+        )
+
+    def logprobs(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        *,
+        temperature: float,
+        masks: Sequence[NDArray[np.bool_]] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        """Log-prob of each token of each row given those before it; entry 0 of a row is NaN.
+
+        With `masks`, [num_tokens] each, only of the tokens that they select; NaN elsewhere.
+        """
+        return _logprobs(self.model, self.config, rows, temperature, masks)
+
+    def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, tensor), in the order of `weight_shapes`; they share memory with the model."""
+        state = self.model.state_dict()
+        for name in self._names:
+            yield name, state[name].to(dtype or state[name].dtype)
+
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Hugging Face name -> shape; tied weights come once."""
+        state = self.model.state_dict()
+        return {name: tuple(state[name].shape) for name in self._names}
+
+    def save(self, folder: Path) -> None:
+        """Write weights, optimizer, counters and random state into the empty folder.
+
+        Raises:
+            CheckpointError: the folder is missing or not empty, or cannot be written.
+        """
+        if not folder.is_dir() or any(folder.iterdir()):
+            raise CheckpointError(f"checkpoint folder {folder} must exist and be empty")
+        state = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "rng": torch.get_rng_state(),
+            "version": self.version,
+            "num_skipped": self.num_skipped,
+        }
+        partial = folder / f".{_FILE}"
+        try:
+            torch.save(state, partial)
+            partial.rename(folder / _FILE)
+        except OSError as error:
+            raise CheckpointError(f"cannot write a checkpoint to {folder}: {error}") from error
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote. Raises CheckpointError: nothing there, or of another model."""
+        path = folder / _FILE
+        if not path.is_file():
+            raise CheckpointError(f"no complete checkpoint of the torch trainer in {folder}: no {_FILE}")
+        try:
+            state = torch.load(path, weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (OSError, KeyError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"the checkpoint in {folder} does not fit this trainer: {error}") from error
+        torch.set_rng_state(state["rng"])
+        self.version, self.num_skipped = state["version"], state["num_skipped"]
+
+    def close(self) -> None:
+        """Nothing to give up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedRows:
+    """Rows beside each other, padded on the right."""
+
+    indices: tuple[int, ...]
+    """Which rows of the batch."""
+    ids: Tensor
+    """[num_rows, longest]"""
+    attention: Tensor
+    """[num_rows, longest] 1 on tokens, 0 on padding."""
+    rows: Tensor
+    """[num_selected] row of each prediction that is wanted, from 0."""
+    columns: Tensor
+    """[num_selected] input that predicts it."""
+    targets: Tensor
+    """[num_selected]"""
+    values: Tensor
+    """[len(VALUES), num_selected]"""
+
+
+def padded(rows: Sequence[Row], max_tokens: int) -> list[PaddedRows]:
+    """Rows of like length together, at most `max_tokens` tokens with the padding.
+
+    Raises:
+        ConfigError: a row alone is longer than that.
+    """
+    order = sorted((i for i in range(len(rows)) if len(rows[i].inputs)), key=lambda i: -len(rows[i].inputs))
+    parts: list[list[int]] = []
+    for index in order:
+        size = len(rows[index].inputs)
+        if size > max_tokens:
+            raise ConfigError(
+                f"{rows[index].id} needs {size} tokens in one forward pass, but --max-tokens-per-gpu allows "
+                f"{max_tokens}: raise it, or limit the episodes' length"
+            )
+        if parts and len(rows[parts[-1][0]].inputs) * (len(parts[-1]) + 1) <= max_tokens:
+            parts[-1].append(index)
+        else:
+            parts.append([index])
+    return [_pad([rows[i] for i in part], tuple(part)) for part in parts]
+
+
+def _pad(rows: Sequence[Row], indices: tuple[int, ...]) -> PaddedRows:
+    ids = np.zeros((len(rows), max(len(r.inputs) for r in rows)), np.int64)
+    attention = np.zeros_like(ids)
+    for number, row in enumerate(rows):
+        ids[number, : len(row.inputs)] = row.inputs
+        attention[number, : len(row.inputs)] = 1
+    columns = [np.flatnonzero(row.mask) for row in rows]
+    numbers = np.repeat(np.arange(len(rows)), [len(c) for c in columns])
+    targets = [row.targets[c] for row, c in zip(rows, columns, strict=True)]
+    values = [row.values[:, c] for row, c in zip(rows, columns, strict=True)]
+    return PaddedRows(
+        indices=indices,
+        ids=torch.from_numpy(ids),
+        attention=torch.from_numpy(attention),
+        rows=torch.from_numpy(numbers),
+        columns=torch.from_numpy(np.concatenate(columns)),
+        targets=torch.from_numpy(np.concatenate(targets)),
+        values=torch.from_numpy(np.concatenate(values, axis=1)),
+    )
+
+
+def _load(folder: str) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        Path(folder).expanduser(), dtype=torch.float32, attn_implementation="sdpa"
+    )
+
+
+def _frozen_models(config: MegatronConfig) -> dict[LogProbField, _Frozen]:
+    known: dict[LogProbField, tuple[str, str | None]] = {
+        "reference_logprobs": ("--ref-load", config.ref_load),
+        "teacher_logprobs": ("--opd-teacher-load", config.opd_teacher_load),
+    }
+    found: dict[LogProbField, _Frozen] = {}
+    for field, (flag, folder) in known.items():
+        if folder is None or field not in config.loss.sample_fields:
+            continue
+        if not same_tokenizer(config.hf_checkpoint, folder):
+            raise ConfigError(f"{flag} {folder}: its tokenizer is not that of --hf-checkpoint")
+        found[field] = _Frozen(_load(folder).requires_grad_(False).eval(), config)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Frozen:
+    model: Any
+    config: MegatronConfig
+
+    def logprobs(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        *,
+        temperature: float,
+        masks: Sequence[NDArray[np.bool_]] | None = None,
+    ) -> list[NDArray[np.float32]]:
+        return _logprobs(self.model, self.config, rows, temperature, masks)
+
+
+@torch.no_grad()
+def _logprobs(
+    model: Any,
+    config: MegatronConfig,
+    rows: Sequence[NDArray[np.int32]],
+    temperature: float,
+    masks: Sequence[NDArray[np.bool_]] | None,
+) -> list[NDArray[np.float32]]:
+    found = [np.full(len(row), np.nan, np.float32) for row in rows]
+    for part in padded(rows_of_tokens(rows, masks), config.max_tokens_per_gpu):
+        values, _ = log_probs_and_entropy(_selected_logits(model, part) / temperature, part.targets)
+        places = zip(part.rows.tolist(), part.columns.tolist(), values.tolist(), strict=True)
+        for row, column, value in places:
+            found[part.indices[row]][column + 1] = value
+    return found
+
+
+def _selected_logits(model: Any, part: PaddedRows) -> Tensor:
+    """[num_selected, vocabulary], float32."""
+    kept, place = torch.unique(part.columns, return_inverse=True)
+    logits = model(
+        input_ids=part.ids, attention_mask=part.attention, use_cache=False, logits_to_keep=kept
+    ).logits
+    return cast(Tensor, logits)[part.rows, place].float()
+
+
+def _exported_names(model: Any, folder: str) -> list[str]:
+    """Names of the checkpoint, which an engine knows. Raises ConfigError: the live model has others."""
+    known: set[str] = set()
+    for file in Path(folder).expanduser().glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            known |= set(tensors.keys())
+    state = model.state_dict()
+    missing = sorted(known - set(state))
+    if missing:
+        raise ConfigError(
+            f"--hf-checkpoint {folder}: transformers holds {missing[0]!r} under another name, so the weights "
+            "cannot be sent to an engine; use --trainer megatron"
+        )
+    return [name for name in state if name in known]
