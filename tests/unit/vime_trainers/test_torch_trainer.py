@@ -139,7 +139,7 @@ def test_a_frozen_reference_is_asked_by_the_trainer(model: Path, tmp_path: Path)
 
 
 def test_settings_that_only_megatron_has_are_refused() -> None:
-    with pytest.raises(ConfigError, match="--tensor-model-parallel-size 2.*--trainer torch"):
+    with pytest.raises(ConfigError, match=r"--tensor-model-parallel-size 2.*--trainer torch"):
         refuse_megatron_settings(MegatronConfig(hf_checkpoint="m", tensor_model_parallel_size=2))
     with pytest.raises(ConfigError, match="--bf16 True"):
         refuse_megatron_settings(MegatronConfig(hf_checkpoint="m", bf16=True))
