@@ -72,16 +72,17 @@ def loss_weights(
     of_episode = _totals(episode_ids, counts)
     groups = episode_ids if group_ids is None else group_ids
     of_group = _totals(groups, counts)
-    num_rows = sum(c > 0 for c in counts)
+    num_tokens, num_rows = sum(counts), sum(c > 0 for c in counts)
+    num_episodes, num_groups = _num_trained(of_episode), _num_trained(of_group)
     weights = []
     for mask, episode, group, count in zip(masks, episode_ids, groups, counts, strict=True):
         denominator = {
-            "token-mean": sum(counts),
+            "token-mean": num_tokens,
             "seq-mean-token-mean": num_rows * count,
             "seq-mean-token-sum": num_rows,
             "seq-mean-token-sum-norm": num_rows * (norm_length or 0),
-            "episode-mean": _num_trained(of_episode) * of_episode[episode],
-            "prompt-mean": _num_trained(of_group) * of_group[group],
+            "episode-mean": num_episodes * of_episode[episode],
+            "prompt-mean": num_groups * of_group[group],
         }[aggregation]
         weights.append(mask.astype(np.float32) / np.float32(max(denominator, 1)))
     return weights

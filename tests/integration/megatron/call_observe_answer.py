@@ -14,7 +14,9 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ FIRST_VALUE = FIRST_KEY + NUM_KEYS
 VOCAB_SIZE = FIRST_VALUE + NUM_KEYS
 NUM_GROUPS, GROUP_SIZE = 16, 8
 EVALUATE_EVERY, NUM_EVALUATED = 25, 512
+Predict = Callable[[np.ndarray], Any]
+"""Rows [num_rows, length] -> a torch tensor [num_rows, vocabulary] of log-probs of what follows."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,8 @@ def make_model(folder: Path, seed: int) -> None:
     model.save_pretrained(folder)
 
 
-def sample_three(trainer: Any, rows: np.ndarray, *, greedy: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Three tokens after each row [num_rows, length], by the trainer's own model; and their log-probs."""
+def next_log_probs(trainer: Any, rows: np.ndarray) -> Any:
+    """Log-probs of what follows each row [num_rows, length], by the trainer's model."""
     import torch
 
     from vime_trainers.batching.pack import pack
@@ -90,40 +94,45 @@ def sample_three(trainer: Any, rows: np.ndarray, *, greedy: bool) -> tuple[np.nd
     from vime_trainers.megatron.device import cpu_compat, device
     from vime_trainers.megatron.micro_batches import packed_seq_params
 
+    # `rows_of_tokens` leaves out the last token, which predicts nothing there; here it is what predicts.
+    table = rows_of_tokens(np.concatenate([rows, np.zeros_like(rows[:, :1])], axis=1))
+    micro = pack(table, device=device())
+    with cpu_compat():
+        hidden = trainer.model(
+            input_ids=micro.input_ids,
+            position_ids=None,
+            attention_mask=None,
+            packed_seq_params=packed_seq_params(micro),
+        )
+        last = hidden.view(*rows.shape, -1)[:, -1]
+        return torch.log_softmax(last @ trainer.model.output_weight().T, -1)
+
+
+def sample_three(predict: Predict, rows: np.ndarray, *, greedy: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Three tokens after each row [num_rows, length], and their log-probs."""
+    import torch
+
     sampled, logprobs = [], []
     for _ in range(3):
-        # `rows_of_tokens` leaves out the last token, which predicts nothing there; here it is what predicts.
-        table = rows_of_tokens(np.concatenate([rows, np.zeros_like(rows[:, :1])], axis=1))
-        micro = pack(table, device=device())
-        with cpu_compat(), torch.no_grad():
-            hidden = trainer.model(
-                input_ids=micro.input_ids,
-                position_ids=None,
-                attention_mask=None,
-                packed_seq_params=packed_seq_params(micro),
-            )
-            last = hidden.view(*rows.shape, -1)[:, -1]
-            table_of_logprobs = torch.log_softmax(last @ trainer.model.output_weight().T, -1)
-            if greedy:
-                chosen = table_of_logprobs.argmax(-1, keepdim=True)
-            else:
-                chosen = torch.multinomial(table_of_logprobs.exp(), 1)
-        logprobs.append(table_of_logprobs.gather(1, chosen).numpy())
+        with torch.no_grad():
+            table = predict(rows)
+            chosen = table.argmax(-1, keepdim=True) if greedy else torch.multinomial(table.exp(), 1)
+        logprobs.append(table.gather(1, chosen).numpy())
         sampled.append(chosen.numpy().astype(np.int32))
         rows = np.concatenate([rows, sampled[-1]], axis=1)
     return np.concatenate(sampled, axis=1), np.concatenate(logprobs, axis=1)
 
 
-def play(trainer: Any, keys: np.ndarray, tables: np.ndarray, *, greedy: bool) -> list[Played]:
+def play(predict: Predict, keys: np.ndarray, tables: np.ndarray, *, greedy: bool) -> list[Played]:
     """One episode for each key, with its own table."""
     count = len(keys)
     rows = np.stack([np.full(count, BOS), keys], axis=1).astype(np.int32)
-    calls, first = sample_three(trainer, rows, greedy=greedy)
+    calls, first = sample_three(predict, rows, greedy=greedy)
     asked = calls[:, 1] - FIRST_KEY
     known = (asked >= 0) & (asked < NUM_KEYS)
     values = np.where(known, tables[np.arange(count), asked.clip(0, NUM_KEYS - 1)], OBS)
     observation = np.stack([np.full(count, OBS), values], axis=1).astype(np.int32)
-    answers, second = sample_three(trainer, np.concatenate([rows, calls, observation], axis=1), greedy=greedy)
+    answers, second = sample_three(predict, np.concatenate([rows, calls, observation], axis=1), greedy=greedy)
     logprobs = np.concatenate([first, second], axis=1)
     return [
         Played(int(k), c.tolist(), int(v), a.tolist(), lp.tolist())
@@ -223,10 +232,11 @@ def learn(variant: str, seed: int, max_updates: int, folder: Path) -> dict[str, 
     )
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
+    predict = partial(next_log_probs, trainer)
     rewards, worst_gap, success = [], 0.0, 0.0
     while trainer.version < max_updates and success < 0.98:
         keys, tables = (x.repeat(GROUP_SIZE, axis=0) for x in draw_tasks(rng, NUM_GROUPS))
-        played = play(trainer, keys, tables, greedy=False)
+        played = play(predict, keys, tables, greedy=False)
         earned = np.array([p.reward for p in played])
         rewards.append(float(earned.mean()))
         given = rng.permutation(earned) if variant == "shuffled-rewards" else earned
@@ -240,7 +250,7 @@ def learn(variant: str, seed: int, max_updates: int, folder: Path) -> dict[str, 
         if variant != "inverted-mask":
             worst_gap = max(worst_gap, metrics.get("max_rollout_train_logprob_diff", 0.0))
         if trainer.version % EVALUATE_EVERY == 0:
-            fresh = play(trainer, *draw_tasks(rng, NUM_EVALUATED), greedy=True)
+            fresh = play(predict, *draw_tasks(rng, NUM_EVALUATED), greedy=True)
             success = float(np.mean([p.success for p in fresh]))
     trainer.close()
     return {

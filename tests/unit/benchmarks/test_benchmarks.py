@@ -17,7 +17,7 @@ def test_every_benchmark_is_listed_with_what_it_measures(capsys: pytest.CaptureF
         assert f"make bench-{name} " in listed
         assert len(line) > 20
         assert callable(importlib.import_module(f"benchmarks.{name.replace('-', '_')}").main)
-    assert set(names()) >= {"import-time", "rollout", "sandboxes", "training", "weight-sync"}
+    assert set(names()) >= {"import-time", "learning", "rollout", "sandboxes", "trainer", "weight-sync"}
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,8 +70,11 @@ def rows_of_tokens(
     rows, offset = [], 0
     for index, token_row in enumerate(token_rows):
         ids = np.asarray(token_row, dtype=np.int64)
-        mask = np.ones(len(ids) - 1, np.bool_) if masks is None else np.asarray(masks[index], np.bool_)[1:]
-        size = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
+        size = len(ids) - 1
+        mask = np.ones(size, np.bool_)
+        if masks is not None:
+            mask = np.asarray(masks[index], np.bool_)[1:]
+            size = int(np.flatnonzero(mask)[-1]) + 1 if mask.any() else 0
         row = Row(
             id=f"row {index}",
             offset=offset,

@@ -1,0 +1,1 @@
+"""Trainers that are measured, each in a process of its own."""
