@@ -30,6 +30,7 @@ _BUILT_IN = {
         "Coding-v0": "vime_envs.coding:Coding",
         "GuessNumber-v0": "vime_envs.games.guess_number:GuessNumber",
         "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
+        "ShellTasks-v0": "vime_envs.shell_tasks:ShellTasks",
         "TextToSql-v0": "vime_envs.sql:TextToSql",
         "WordGuess-v0": "vime_envs.games.word_guess:WordGuess",
         "WordProblems-v0": "vime_envs.word_problems:WordProblems",
