@@ -28,6 +28,7 @@ _BUILT_IN = {
     ENVS_GROUP: {
         "Calculator-v0": "vime_envs.calculator:Calculator",
         "Coding-v0": "vime_envs.coding:Coding",
+        "DocumentQa-v0": "vime_envs.document_qa:DocumentQa",
         "GuessNumber-v0": "vime_envs.games.guess_number:GuessNumber",
         "KeyLookup-v0": "vime_envs.key_lookup:KeyLookup",
         "ShellTasks-v0": "vime_envs.shell_tasks:ShellTasks",
