@@ -138,3 +138,28 @@ class Trainer(Protocol):
     def load(self, folder: Path) -> None:
         """Read a checkpoint. Raises CheckpointError."""
         ...
+
+
+@runtime_checkable
+class CriticTrainer(Trainer, Protocol):
+    """A trainer that also has a critic, saved and loaded with it."""
+
+    def values(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        masks: Sequence[NDArray[np.bool_]],
+        *,
+        ends: bool = False,
+    ) -> list[NDArray[np.float32]]:
+        """[num_tokens + 1] of each row: the value of the state before each token that its mask selects.
+
+        The last entry is the value after the whole row, with `ends`; NaN where nothing was asked for.
+        """
+        ...
+
+    def update_critic(self, batch: Batch) -> dict[str, float]:
+        """One optimizer step of the critic towards the samples' `returns` (empty batch: no step).
+
+        Returns metrics. Raises NonFiniteError before the step.
+        """
+        ...

@@ -21,10 +21,12 @@ ESTIMATORS = (
     "reinforce_plus_plus",
     "reinforce_plus_plus_baseline",
     "rae",
+    "ppo",
+    "gae",
 )
 """Advantage estimators by name; `learning.advantages` has their formulas."""
 
-_ALONE = ("reinforce_plus_plus", "rae")
+_ALONE = ("reinforce_plus_plus", "rae", "ppo", "gae")
 """Those that do not compare the episodes of a task with each other."""
 
 _LOSSES = ("gspo", "cispo")
@@ -38,6 +40,7 @@ def check_train(config: TrainConfig) -> None:
     else:
         _check_groups(config)
     _check_steps(config)
+    _check_critic(config)
     _check_schedule(config)
     _check_parallel(config)
     _check_engines(config)
@@ -111,10 +114,10 @@ def _check_groups(config: TrainConfig) -> None:
             f"--disable-grpo-std-normalization: --advantage-estimator {estimator} does not "
             "divide by the standard deviation; drop the flag"
         )
-    if config.gamma != 1 and estimator != "reinforce_plus_plus":
+    if config.gamma != 1 and estimator != "reinforce_plus_plus" and not config.has_critic:
         raise ConfigError(
             f"--gamma {config.gamma}: --advantage-estimator {estimator} gives every token of an episode the "
-            "same advantage; drop it, or use reinforce_plus_plus"
+            "same advantage; drop it, or use reinforce_plus_plus or ppo"
         )
     if config.rae_decay != 0.95 and estimator != "rae":
         raise ConfigError(f"--rae-decay {config.rae_decay}: needs --advantage-estimator rae; drop it")
@@ -154,6 +157,43 @@ def _check_steps(config: TrainConfig) -> None:
             f"--num-steps-per-rollout {config.steps_per_rollout} with --old-logprobs current: the ratio of "
             f"--pg-loss-type {config.pg_loss_type} would be 1 in every step, so that nothing bounds the "
             "later ones; give --old-logprobs recompute or rollout"
+        )
+
+
+def _check_critic(config: TrainConfig) -> None:
+    if not config.has_critic:
+        unused = {
+            "--critic-load": config.critic_load is not None,
+            "--critic-lr": config.critic_lr is not None,
+            "--critic-lr-warmup-iters": config.critic_lr_warmup_iters > 0,
+            "--num-critic-only-steps": config.num_critic_only_steps > 0,
+            "--lambd": config.lambd != 1,
+            "--value-clip": config.value_clip != 0.2,
+            "--bootstrap-truncated": config.bootstrap_truncated,
+        }
+        for flag, given in unused.items():
+            if given:
+                raise ConfigError(
+                    f"{flag}: --advantage-estimator {config.advantage_estimator} has no critic; give ppo, or "
+                    "drop the flag"
+                )
+        return
+    if config.loss_type == "sft_loss":
+        raise ConfigError("--advantage-estimator ppo: --loss-type sft_loss has no advantages; drop it")
+    if config.num_critic_only_steps >= config.num_rollout:
+        raise ConfigError(
+            f"--num-critic-only-steps {config.num_critic_only_steps}: the policy would never learn in "
+            f"--num-rollout {config.num_rollout}"
+        )
+    if config.kl_coef:
+        raise ConfigError(
+            f"--kl-coef {config.kl_coef}: its part of the reward comes after the critic's advantages were "
+            "made; give --kl-loss-coef"
+        )
+    if config.oversized_rows != "error":
+        raise ConfigError(
+            f"--oversized-rows {config.oversized_rows}: a critic values whole rows; raise "
+            "--max-tokens-per-gpu"
         )
 
 

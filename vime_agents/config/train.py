@@ -207,14 +207,35 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CriticOptions:
+    """Critic (with --advantage-estimator ppo)."""
+
+    critic_load: str | None = None
+    """Hugging Face folder of the critic, with the policy's tokenizer; its head is `score.weight`, as reward
+    models have, or else begins at 0. None: the policy's folder."""
+    critic_lr: NonNegativeFloat | None = None
+    """Its learning rate; none: --lr. Its decay is the policy's."""
+    critic_lr_warmup_iters: NonNegativeInt = 0
+    """Optimizer steps over which that rises."""
+    num_critic_only_steps: NonNegativeInt = 0
+    """Rollouts at the start from which the critic alone learns."""
+    lambd: Probability = 1.0
+    """Lambda of generalised advantage estimation. 1: returns minus values; 0: one-step errors."""
+    value_clip: NonNegativeFloat = 0.2
+    """How far an optimizer step may move a value from what it was before the rollout's first; 0: anywhere."""
+    bootstrap_truncated: bool = False
+    """What would have followed an episode that was cut is worth what the critic says; otherwise nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LossOptions:
     """Advantages and loss."""
 
     advantage_estimator: str = "grpo"
     """How rewards become advantages, within a group of episodes of one task: grpo, dr_grpo, rloo, maxrl, opo,
     pass_at_k, lite_ppo, reinforce_plus_plus (no group: the whole batch), reinforce_plus_plus_baseline, rae
-    (no group: a baseline of each role, for self-play), or `module:function` (rewards of a group -> its
-    advantages)."""
+    (no group: a baseline of each role, for self-play), ppo or gae (no group: a critic), or `module:function`
+    (rewards of a group -> its advantages)."""
     rae_decay: Annotated[float, Bounds(0, 1)] = 0.95
     """How slowly a role's baseline follows its rewards (rae only)."""
     disable_grpo_std_normalization: bool = False
@@ -223,7 +244,7 @@ class LossOptions:
     """Give the advantages of all trainable tokens of a rollout mean 0 and variance 1. Always on for
     reinforce_plus_plus and reinforce_plus_plus_baseline."""
     gamma: Probability = 1.0
-    """Discount from a token to the next (reinforce_plus_plus only)."""
+    """Discount from a token to the next (ppo and reinforce_plus_plus only)."""
     use_turn_rewards: bool = False
     """A token answers only for the rewards of its own turn and of later ones, compared with the same turn of
     the other episodes."""
@@ -324,6 +345,7 @@ class TrainConfig(
     WeightSyncOptions,
     ParallelOptions,
     OptimizerOptions,
+    CriticOptions,
     LossOptions,
     TrainEvalOptions,
 ):
@@ -382,7 +404,20 @@ class TrainConfig(
         """Optimizer steps until the learning rate is at its lowest; None: it does not decay."""
         if self.lr_decay_style == "constant":
             return None
-        return self.lr_decay_iters or self.num_rollout * self.steps_per_rollout
+        trained = self.num_rollout - self.num_critic_only_steps
+        return self.lr_decay_iters or trained * self.steps_per_rollout
+
+    @property
+    def critic_decay_steps(self) -> int | None:
+        """The same of the critic's."""
+        if self.decay_steps is None or self.lr_decay_iters is not None:
+            return self.decay_steps
+        return self.num_rollout * self.steps_per_rollout
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether advantages are against a critic's values."""
+        return self.advantage_estimator in ("ppo", "gae")
 
     @property
     def upper_clip(self) -> float:

@@ -17,6 +17,8 @@ VALUES = (
     "old_logprobs",
     "reference_logprobs",
     "teacher_logprobs",
+    "values",
+    "returns",
 )
 """Fields of a sample that travel with its tokens."""
 

@@ -27,6 +27,7 @@ def save_checkpoint(folder: Path, model: Any, optimizer: Any, counters: dict[str
     if not folder.is_dir() or any(folder.iterdir()):
         raise CheckpointError(f"checkpoint folder {folder} must exist and be empty")
     torch.distributed.barrier()  # no rank may write before all have looked
+    _prime_adam(optimizer)
     state = _sharded_state(model, optimizer, is_loading=False)
     state["counters"] = counters
     state["rng"] = torch.get_rng_state()
@@ -48,6 +49,7 @@ def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> dict[str, Any]:
     try:
         state = dist_checkpointing.load(_sharded_state(model, optimizer, is_loading=True), str(folder))
         model.load_state_dict(state["model"])
+        _add_first_step(state["optimizer"])
         optimizer.load_state_dict(state["optimizer"])
     except (OSError, KeyError, ValueError, CheckpointingException) as error:
         raise CheckpointError(
@@ -77,10 +79,8 @@ def _torch_adams(optimizer: Any) -> list[Any]:
 
 
 def _prime_adam(optimizer: Any) -> None:
-    """Give Adam its state before the first step: the distributed optimizer describes only what exists."""
+    """Give Adam its state before the first step: it is described, and saved, only where it exists."""
     for chained in _torch_adams(optimizer):
-        if not isinstance(chained, DistributedOptimizer):
-            continue
         for group in chained.optimizer.param_groups:
             for parameter in group["params"]:
                 state = chained.optimizer.state[parameter]
@@ -88,6 +88,19 @@ def _prime_adam(optimizer: Any) -> None:
                     state["step"] = torch.tensor(0.0)
                     state["exp_avg"] = torch.zeros_like(parameter)
                     state["exp_avg_sq"] = torch.zeros_like(parameter)
+
+
+def _add_first_step(state: Any) -> None:
+    """A step of 0 is left out of what is saved: of an optimizer that has made none."""
+    if not isinstance(state, dict):
+        return
+    found = state.get("state")
+    if isinstance(found, dict) and "param_groups" in state and found:
+        if "common_step" not in found and not any("step" in s for s in found.values()):
+            found["common_step"] = torch.tensor(0.0)
+        return
+    for part in state.values():
+        _add_first_step(part)
 
 
 def _unshare_steps(optimizer: Any) -> None:

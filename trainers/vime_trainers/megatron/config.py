@@ -10,6 +10,27 @@ from vime_trainers.losses.config import LossConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CriticConfig:
+    """A critic beside the policy, in the same ranks and with the policy's settings but these."""
+
+    load: str | None = None
+    """Its folder, of another size or family if you like; None: the policy's. A head `score.weight` of one
+    label is read from it, as reward models have; without one every state is worth 0 at first."""
+    lr: float | None = None
+    """None: the policy's."""
+    lr_warmup_iters: int = 0
+    lr_decay_iters: int | None = None
+    """None: the policy's."""
+    value_clip: float = 0.2
+    """How far a value may move from what it was when the advantages were made; 0: anywhere."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("critic-lr", self.lr or 0.0), ("value-clip", self.value_clip)):
+            if not value >= 0:
+                raise ConfigError(f"--{name} {value}: must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronConfig:
     """One trainer, however many ranks. Names are those of Megatron-LM's flags."""
 
@@ -53,6 +74,8 @@ class MegatronConfig:
     recompute_granularity: Literal["full"] | None = None
     """`full`: keep only each layer's input and compute the layer again in the backward pass."""
     loss: LossConfig = field(default_factory=LossConfig)
+    critic: CriticConfig | None = None
+    """None: there is none."""
 
     def __post_init__(self) -> None:
         at_least_one = (

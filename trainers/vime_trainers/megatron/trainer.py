@@ -28,6 +28,7 @@ from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import TokenInputs, TokenLoss, token_loss
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.megatron.critic import Critic
 from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_group, install_cpu_shims
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
@@ -64,6 +65,7 @@ class MegatronTrainer:
             self.optimizer = make_optimizer(config, self.ddp)
             self.schedule = Schedule(config, self.optimizer)
         self.frozen = _frozen_models(config)
+        self.critic = None if config.critic is None else Critic(config)
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -156,7 +158,7 @@ class MegatronTrainer:
         else:
             logits = selected_logits(*place, temperature=temperature)
             log_probs, entropy = log_probs_and_entropy(logits, micro.targets)
-        rollout, advantages, weights, old, reference, teacher = micro.values
+        rollout, advantages, weights, old, reference, teacher, *_ = micro.values
         tokens = TokenInputs(
             log_probs=log_probs,
             entropy=entropy,
@@ -211,6 +213,38 @@ class MegatronTrainer:
             masks=masks,
         )
 
+    def values(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        masks: Sequence[NDArray[np.bool_]],
+        *,
+        ends: bool = False,
+    ) -> list[NDArray[np.float32]]:
+        """As `vime_agents.trainer.CriticTrainer.values`. Raises ConfigError where there is no critic."""
+        return self._given_critic().values(rows, masks, ends=ends)
+
+    def update_critic(self, batch: Batch) -> dict[str, float]:
+        """As `vime_agents.trainer.CriticTrainer.update_critic`; nothing of an empty batch.
+
+        Raises:
+            NonFiniteError: NaN or infinity in the loss or the gradient; the weights are as they were.
+            ConfigError: there is no critic, or a row is longer than `max_tokens_per_gpu`.
+            RecordError: a sample lacks values or returns.
+        """
+        critic = self._given_critic()
+        if not batch.samples:
+            return {"num_tokens": 0.0, "num_trainable_tokens": 0.0}
+        counts = {
+            "num_tokens": float(batch.num_tokens),
+            "num_trainable_tokens": float(batch.num_trainable),
+        }
+        return counts | critic.update(batch, self._refuse_non_finite)
+
+    def _given_critic(self) -> Critic:
+        if self.critic is None:
+            raise ConfigError("this trainer has no critic: give MegatronConfig.critic")
+        return self.critic
+
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, tensor), streaming; exhaust it on every rank before the next update."""
         return export_hf_weights(self.model, self.shape, dtype)
@@ -232,6 +266,11 @@ class MegatronTrainer:
                 "schedule": self.schedule.state_dict(),
             }
             save_checkpoint(folder, self.model, self.optimizer, counters)
+        if self.critic is not None:
+            if dist.get_rank() == 0:
+                (folder / "critic").mkdir()
+            dist.barrier()
+            self.critic.save(folder / "critic")
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote; the parallel sizes may differ from those that it was saved with.
@@ -242,6 +281,8 @@ class MegatronTrainer:
         with cpu_compat():
             counters = load_checkpoint(folder, self.model, self.optimizer)
             self.schedule.load_state_dict(counters["schedule"])
+        if self.critic is not None:
+            self.critic.load(folder / "critic")
         self.version, self.num_skipped = counters["version"], counters["num_skipped"]
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from vime_agents.serving.engine_client import EngineClient
 from vime_agents.serving.hf_folder import HFModelInfo
 from vime_agents.serving.vllm_server import VllmServerConfig
 from vime_trainers.losses.config import LossConfig
-from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.megatron.config import CriticConfig, MegatronConfig
 from vime_trainers.ray.engine_actor import create_engine
 from vime_trainers.ray.rollout_actor import RolloutConfig, create_player
 from vime_trainers.ray.trainer_group import TrainerGroup
@@ -267,7 +267,21 @@ def megatron_config(config: TrainConfig) -> MegatronConfig:
     }
     same = set(LossConfig.__dataclass_fields__) - set(special)
     loss = LossConfig(**special, **{name: getattr(config, name) for name in same})
-    special = {"loss": loss, "ref_load": config.reference, "lr_decay_iters": config.decay_steps}
+    critic = None
+    if config.has_critic:
+        critic = CriticConfig(
+            load=config.critic_load,
+            lr=config.critic_lr,
+            lr_warmup_iters=config.critic_lr_warmup_iters,
+            lr_decay_iters=config.critic_decay_steps,
+            value_clip=config.value_clip,
+        )
+    special = {
+        "loss": loss,
+        "critic": critic,
+        "ref_load": config.reference,
+        "lr_decay_iters": config.decay_steps,
+    }
     shared = set(MegatronConfig.__dataclass_fields__) - set(special)
     return MegatronConfig(**special, **{name: getattr(config, name) for name in shared})
 

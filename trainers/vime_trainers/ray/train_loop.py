@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,8 +24,15 @@ from vime_agents.episode import Episode
 from vime_agents.errors import TrainerError, WeightSyncError
 from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
 from vime_agents.evaluation.report import Tally
-from vime_agents.learning.advantages import BATCH_SCALED, WHITENED, RoleBaselines, dr_grpo, get_estimator
-from vime_agents.learning.credit import Credit
+from vime_agents.learning.advantages import (
+    BATCH_SCALED,
+    WHITENED,
+    Estimator,
+    RoleBaselines,
+    dr_grpo,
+    get_estimator,
+)
+from vime_agents.learning.credit import Credit, CriticEstimator
 from vime_agents.learning.group_rewards import add_group_rewards
 from vime_agents.learning.row_limit import RowLimit
 from vime_agents.learning.samples import build_batches
@@ -35,7 +42,7 @@ from vime_agents.reward import GroupReward
 from vime_agents.serving.hf_folder import HFModelInfo, check_hf_folder
 from vime_agents.storage.run_directory import RunDirectory
 from vime_agents.task import Task, TaskSet
-from vime_agents.trainer import Batch
+from vime_agents.trainer import Batch, CriticTrainer
 from vime_trainers.batching.plan import alignment, longest_row
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
@@ -44,7 +51,7 @@ from vime_trainers.ray.processes import Processes, megatron_config, start_proces
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.run_state import load_run_state, save_run_state
 from vime_trainers.ray.schedule import frozen_agents, rollout_requests, training_tasks
-from vime_trainers.ray.steps import run_steps
+from vime_trainers.ray.steps import critic_values, run_steps
 from vime_trainers.ray.summary import summarise
 from vime_trainers.ray.supervised import SupervisedRows
 from vime_trainers.ray.trainer_group import Dtype
@@ -130,12 +137,7 @@ class _Loop:
             self.supervised = SupervisedRows(config, tasks, row_limit(config))
         self.opponents = frozen_agents(config)
         self.baselines = RoleBaselines(config.rae_decay)
-        if config.advantage_estimator == "rae":
-            self.estimator = self.baselines
-        else:
-            self.estimator = get_estimator(config.advantage_estimator)
-        if config.disable_grpo_std_normalization:
-            self.estimator = dr_grpo
+        self.estimator = self._estimator()
         self.credit = Credit(
             use_turn_rewards=config.use_turn_rewards, gamma=config.gamma, turn_gamma=config.turn_gamma
         )
@@ -149,6 +151,14 @@ class _Loop:
         """Of the weights on their way to the engines."""
         self.group_rewards: Sequence[GroupReward] = getattr(env_class(config.env), "group_rewards", ())
         self.seconds: dict[str, float] = {}
+
+    def _estimator(self) -> Estimator | RoleBaselines:
+        config = self.config
+        if config.has_critic:
+            return CriticEstimator(values={})  # each rollout has its own
+        if config.advantage_estimator == "rae":
+            return self.baselines
+        return dr_grpo if config.disable_grpo_std_normalization else get_estimator(config.advantage_estimator)
 
     async def begin(self, *, startup_s: float) -> None:
         """Bring trainer and engines to the same weights, and evaluate them as they came."""
@@ -181,6 +191,8 @@ class _Loop:
                 self.processes.trainer,
                 batches,
                 recompute_old=config.old_logprobs == "recompute",
+                critic=config.has_critic,
+                policy=rollout >= config.num_critic_only_steps,
             )
         last = update == config.num_rollout
         evaluates = (last and config.eval_interval > 0) or _due(update, config.eval_interval)
@@ -203,6 +215,9 @@ class _Loop:
                 batches = await asyncio.to_thread(self.supervised.batches, rollout)
                 return batches, dict(batches[0].metrics)
             episodes = await self.collect(rollout)
+        if config.has_critic:
+            with self.phase("values"):
+                self.estimator = await self.critic_estimator(episodes)
         batches = build_batches(
             episodes,
             num_steps=config.steps_per_rollout,
@@ -220,6 +235,15 @@ class _Loop:
             or any((config.entropy_coef, config.kl_coef, config.kl_loss_coef, config.opd_kl_coef)),
         )
         return batches, {**batches[0].metrics, **_components(episodes)}
+
+    async def critic_estimator(self, episodes: list[Episode]) -> CriticEstimator:
+        """Advantages against what the critic says of these episodes before it learns from them."""
+        config = self.config
+        trainer = cast(CriticTrainer, self.processes.trainer)
+        values = await asyncio.to_thread(critic_values, trainer, episodes, ends=config.bootstrap_truncated)
+        return CriticEstimator(
+            values=values, lambd=config.lambd, bootstrap_truncated=config.bootstrap_truncated
+        )
 
     async def collect(self, rollout: int) -> list[Episode]:
         """Play a rollout's episodes; each is on the disk as soon as its reward is known."""

@@ -197,6 +197,20 @@ class TrainerGroup:
         wanted = None if masks is None else list(masks)
         return self._call("logprobs", ray.put(list(rows)), temperature=temperature, masks=wanted)
 
+    def values(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        masks: Sequence[NDArray[np.bool_]],
+        *,
+        ends: bool = False,
+    ) -> list[NDArray[np.float32]]:
+        """As `vime_agents.trainer.CriticTrainer.values`."""
+        return self._call("values", ray.put(list(rows)), list(masks), ends=ends)
+
+    def update_critic(self, batch: Batch) -> dict[str, float]:
+        """One optimizer step of the critic."""
+        return self._call("update_critic", ray.put(batch))
+
     def export(self, path: str | Path, dtype: Dtype = "float32", *, version: int | None = None) -> Export:
         """Write the weights into one safetensors file on rank 0's node, whole or not at all.
 

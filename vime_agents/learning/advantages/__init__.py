@@ -29,8 +29,9 @@ from vime_agents.learning.advantages.returns import discounted_returns, gae, tok
 from vime_agents.learning.advantages.roles import RoleBaseline, RoleBaselines
 from vime_agents.learning.advantages.whitening import whiten
 
-NAMES = (*ESTIMATORS, "rae")
-"""What `--advantage-estimator` knows by name: functions of a group's rewards, and `RoleBaselines`."""
+NAMES = (*ESTIMATORS, "rae", "ppo", "gae")
+"""What `--advantage-estimator` knows by name: functions of a group's rewards, `RoleBaselines`, and a critic
+(`gae`) under two names."""
 
 __all__ = [
     "BATCH_SCALED",

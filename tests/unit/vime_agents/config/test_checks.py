@@ -82,6 +82,11 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
             {"lr_decay_style": "cosine", "num_rollout": 5, "lr_warmup_iters": 5},
             ["--lr-decay-iters 5", "--lr-warmup-iters 5"],
         ),
+        ({"lambd": 0.9}, ["--lambd", "--advantage-estimator grpo", "ppo"]),
+        ({"critic_lr": 0.0}, ["--critic-lr", "has no critic"]),
+        ({"advantage_estimator": "ppo", "num_rollout": 3, "num_critic_only_steps": 3}, ["--num-rollout 3"]),
+        ({"advantage_estimator": "gae", "kl_coef": 0.1}, ["--kl-coef 0.1", "--kl-loss-coef"]),
+        ({"advantage_estimator": "ppo", "oversized_rows": "drop"}, ["--oversized-rows drop"]),
         ({"rae_decay": 0.9}, ["--rae-decay 0.9", "--advantage-estimator rae"]),
         ({"advantage_estimator": "rae", "use_turn_rewards": True}, ["--use-turn-rewards", "rae"]),
         ({"turn_gamma": 0.9}, ["--turn-gamma 0.9", "--use-turn-rewards"]),
@@ -152,6 +157,22 @@ def test_reinforce_plus_plus_compares_nothing_so_one_episode_of_a_task_is_enough
     assert config.gamma == 1.0
 
 
+def test_a_critic_needs_no_group_and_discounts_tokens():
+    config = TrainConfig(**REQUIRED, advantage_estimator="ppo", n_samples_per_prompt=1, gamma=0.99)
+    assert config.has_critic
+
+
+def test_the_critic_decays_over_the_rollouts_that_the_policy_does_not_learn_from_too():
+    config = TrainConfig(
+        **REQUIRED,
+        advantage_estimator="ppo",
+        lr_decay_style="linear",
+        num_rollout=10,
+        num_critic_only_steps=4,
+    )
+    assert (config.decay_steps, config.critic_decay_steps) == (6, 10)
+
+
 def test_a_baseline_of_each_role_needs_no_group_either():
     assert TrainConfig(**REQUIRED, advantage_estimator="rae", n_samples_per_prompt=1).rae_decay == 0.95
 
@@ -163,7 +184,9 @@ def test_names_of_estimators_and_aggregations_are_those_of_learning():
 
 def test_every_setting_of_the_trainer_and_its_loss_has_a_flag_with_the_same_default():
     options = options_of(TrainConfig)
-    defaults = {f.name: f.default for f in dataclasses.fields(MegatronConfig) if f.name != "loss"}
+    defaults = {
+        f.name: f.default for f in dataclasses.fields(MegatronConfig) if f.name not in ("loss", "critic")
+    }
     defaults |= {f.name: f.default for f in dataclasses.fields(LossConfig)}
     # `seed` is the run's; the two clips depend on a second flag.
     # A run's reference follows from --ref-load.
