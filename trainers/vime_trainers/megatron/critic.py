@@ -79,8 +79,8 @@ class Critic:
         config = self.config
         if not same_tokenizer(policy, config.hf_checkpoint):
             raise ConfigError(
-                f"--critic-load {config.hf_checkpoint}: its tokenizer is not that of --hf-checkpoint {policy}; "
-                "give a model of the same tokenizer"
+                f"--critic-load {config.hf_checkpoint}: its tokenizer is not that of --hf-checkpoint "
+                f"{policy}; give a model of the same tokenizer"
             )
         # Tied: nothing is read of an output layer, which the head takes the place of.
         self.shape = replace(read_model_shape(config.hf_checkpoint), tied=True)
