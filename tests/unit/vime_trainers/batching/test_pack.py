@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -101,3 +102,15 @@ def test_every_prediction_knows_its_row_on_every_context_parallel_rank(lengths, 
             assert rows[row].offset <= slot < rows[row].offset + len(rows[row].inputs)
         counts += np.bincount(share.rows.numpy(), minlength=len(lengths))
     assert counts.tolist() == lengths
+
+
+@pytest.mark.parametrize(
+    ("length", "num_answered", "expected"),
+    [(10, 7, [[3], [4, 5, 6, 7, 8, 9]]), (8, 2, [[7], [6]])],
+)
+def test_which_rank_predicts_which_token_under_context_parallelism(length, num_answered, expected):
+    """58: chunks 0 and 3 are rank 0's. Every token of the answer is predicted once, by one rank."""
+    mask = np.arange(length) >= length - num_answered
+    rows = rows_of_tokens([np.arange(length, dtype=np.int32)], [mask])
+    shares = [pack(rows, cp_rank=rank, cp_size=2) for rank in range(2)]
+    assert [share.targets.tolist() for share in shares] == expected
