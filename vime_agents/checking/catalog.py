@@ -15,16 +15,20 @@ from vime_agents.checking import (
     tasks,
     tool_use,
 )
+from vime_agents.checking.games.catalog import GAME_CHECKS
+from vime_agents.checking.games.session import open_session
 from vime_agents.checking.kit import CHECKS
 
 __all__ = [
     "CHECKS",
+    "GAME_CHECKS",
     "blocking",
     "determinism",
     "interface",
     "isolation",
     "leaks",
     "limits",
+    "open_session",
     "replies",
     "rewards",
     "speed",

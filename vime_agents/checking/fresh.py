@@ -23,6 +23,7 @@ import numpy as np
 from vime_agents import registry
 from vime_agents.checking import kit
 from vime_agents.checking.drive import comparable
+from vime_agents.checking.games.session import open_session
 
 TIMEOUT_S = 180.0
 
@@ -117,7 +118,7 @@ def _globals() -> dict[str, Any]:
 
 
 async def _play(request: dict[str, Any]) -> list[Any]:
-    session = kit.Session(request["env"], split=request["split"])
+    session = open_session(request["env"], split=request["split"])
     try:
         return [
             {

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from typing import Any
+from typing import Any, ClassVar
 
 from vime_agents import registry
 from vime_agents.checking.author import AuthorCode
@@ -39,6 +39,7 @@ FAMILIES: Mapping[str, str] = {
     "limits": "Limits",
     "async": "Event loop",
     "leaks": "Leaks",
+    "games": "Games",
     "speed": "Speed",
     "process": "Process",
 }
@@ -84,36 +85,41 @@ def check(
 
     def add(function: Callable[[Session], Awaitable[None]]) -> Callable[[Session], Awaitable[None]]:
         assert check_id not in CHECKS
-        CHECKS[check_id] = Check(
-            id=check_id,
-            family=family,
-            promise=(inspect.getdoc(function) or "").partition("\n")[0],
-            run=function,
-            fix=fix,
-            needs=needs,
-            explained_by=explained_by,
+        CHECKS[check_id] = make_check(
+            function, check_id=check_id, family=family, fix=fix, needs=needs, explained_by=explained_by
         )
         return function
 
     return add
 
 
-def chosen_checks(only: Iterable[str] = ()) -> list[str]:
+def make_check(function: Callable[[Any], Awaitable[None]], *, check_id: str, **fields: Any) -> Check:
+    """A check whose promise is the first line of its docstring."""
+    promise = (inspect.getdoc(function) or "").partition("\n")[0]
+    return Check(id=check_id, promise=promise, run=function, **fields)
+
+
+def chosen_checks(only: Iterable[str] = (), known: Mapping[str, Check] | None = None) -> list[str]:
     """The ids in `only`, or all, with every check that they stand on, in an order in which they can run.
+
+    Args:
+        only: ids; empty: all.
+        known: id -> check; None: CHECKS.
 
     Raises:
         UnknownIdError: no such check.
     """
+    known = CHECKS if known is None else known
     chosen: set[str] = set()
-    waiting = list(only) or list(CHECKS)
+    waiting = list(only) or list(known)
     while waiting:
         name = waiting.pop()
-        if name not in CHECKS:
-            raise UnknownIdError("check", name, CHECKS)
+        if name not in known:
+            raise UnknownIdError("check", name, known)
         if name not in chosen:
             chosen.add(name)
-            waiting += [*CHECKS[name].needs, *CHECKS[name].explained_by]
-    order = TopologicalSorter({c.id: (*c.needs, *c.explained_by) for c in CHECKS.values()}).static_order()
+            waiting += [*known[name].needs, *known[name].explained_by]
+    order = TopologicalSorter({c.id: (*c.needs, *c.explained_by) for c in known.values()}).static_order()
     return [name for name in order if name in chosen]
 
 
@@ -163,6 +169,9 @@ class Played:
 class Session:
     """One environment under check, and what is known about it so far."""
 
+    subject: ClassVar[type] = AgentEnv
+    """What can be checked."""
+
     def __init__(self, env_id: str, *, split: str = "train", scale: Scale = FULL) -> None:
         """`env_id`: as `registry.env_class` takes it.
 
@@ -170,10 +179,10 @@ class Session:
             UnknownIdError, ConfigError: no such env, or not an AgentEnv.
         """
         cls = registry.env_class(env_id)
-        if not issubclass(cls, AgentEnv):
+        if not issubclass(cls, self.subject):
             raise ConfigError(
-                f"{env_id} is a {cls.__name__}, which is no AgentEnv: only those can be checked here. For a "
-                f"plain Gymnasium env there is gymnasium.utils.env_checker.check_env."
+                f"{env_id} is a {cls.__name__}, which is no AgentEnv and no MultiAgentEnv: only those can be "
+                f"checked here. For a plain Gymnasium env there is gymnasium.utils.env_checker.check_env."
             )
         self.env_id, self.split, self.scale = env_id, split, scale
         self.cls: type[AgentEnv] = cls
@@ -193,6 +202,11 @@ class Session:
         self._check: Check | None = None
 
     # ------------------------------------------------------------------------- what checks are made of
+
+    @property
+    def checks(self) -> dict[str, Check]:
+        """Id -> check, of envs of this kind."""
+        return CHECKS
 
     @property
     def path(self) -> str:
@@ -335,7 +349,7 @@ class Session:
 
     async def run(self, check_id: str) -> CheckResult:
         """Run one check; an exception of the check's own says that it could not run."""
-        self._check = CHECKS[check_id]
+        self._check = self.checks[check_id]
         self._found, self._measured = [], {}
         started = time.monotonic()
         state, reason = "passed", ""

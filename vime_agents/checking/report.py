@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from vime_agents.checking.catalog import CHECKS
+from vime_agents.checking.catalog import CHECKS, GAME_CHECKS
 from vime_agents.checking.finding import CheckResult, Report
 from vime_agents.checking.kit import FAMILIES
 from vime_agents.checking.supervise import PROCESS_CHECKS
@@ -60,7 +60,7 @@ def _one_line(text: str) -> str:
 def format_list() -> str:
     """Every check by family."""
     known: Mapping[str, tuple[str, str]] = {
-        **{c.id: (c.family, c.promise) for c in CHECKS.values()},
+        **{c.id: (c.family, c.promise) for c in {**GAME_CHECKS, **CHECKS}.values()},
         **{name: ("process", c.promise) for name, c in PROCESS_CHECKS.items()},
     }
     lines: list[str] = []

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from vime_agents.checking.catalog import CHECKS
+from vime_agents.checking.catalog import CHECKS, GAME_CHECKS, open_session
 from vime_agents.checking.finding import CheckResult, Finding, Report
-from vime_agents.checking.kit import Session, chosen_checks
+from vime_agents.checking.kit import Check, chosen_checks
 from vime_agents.errors import UnknownIdError
 
 SILENCE_S = 900.0
@@ -45,8 +45,8 @@ PROCESS_CHECKS: Mapping[str, ProcessCheck] = {
 
 
 def all_ids() -> list[str]:
-    """Of every check."""
-    return [*CHECKS, *PROCESS_CHECKS]
+    """Of every check, of envs of one agent and of several."""
+    return [*dict.fromkeys([*CHECKS, *GAME_CHECKS]), *PROCESS_CHECKS]
 
 
 async def run_checks(
@@ -70,13 +70,13 @@ async def run_checks(
         UnknownIdError, ConfigError: no such env or check, or not an AgentEnv.
     """
     only = list(only)
-    for name in only:
-        if name not in all_ids():
-            raise UnknownIdError("check", name, all_ids())
     with contextlib.redirect_stdout(sys.stderr):  # what the author's module prints is no part of a report
-        Session(env_id, split=split)  # what is wrong with the id is raised here
-    run = _Run(env_id=env_id, split=split, quick=quick, on_result=on_result)
-    await run.all(chosen_checks(name for name in only if name in CHECKS))
+        checks = open_session(env_id, split=split).checks  # what is wrong with the id is raised here
+    for name in only:
+        if name not in checks and name not in PROCESS_CHECKS:
+            raise UnknownIdError("check", name, [*checks, *PROCESS_CHECKS])
+    run = _Run(env_id=env_id, split=split, quick=quick, checks=checks, on_result=on_result)
+    await run.all(chosen_checks((name for name in only if name in checks), checks))
     for name in PROCESS_CHECKS:
         if not only or name in only or run.faults[name]:
             run.add(_process_result(name, run.faults[name]))
@@ -88,6 +88,7 @@ class _Run:
     env_id: str
     split: str
     quick: bool
+    checks: Mapping[str, Check]
     on_result: Callable[[CheckResult], None]
     results: list[CheckResult] = field(default_factory=list)
     faults: dict[str, list[Finding]] = field(default_factory=lambda: {name: [] for name in PROCESS_CHECKS})
@@ -102,12 +103,12 @@ class _Run:
         while left:
             if sum(map(len, self.faults.values())) >= _MOST_FAULTS:
                 for name in left:
-                    self.add(_not_run(name, f"{_MOST_FAULTS} processes did not survive other checks"))
+                    self.add(self._not_run(name, f"{_MOST_FAULTS} processes did not survive other checks"))
                 return
             done = len(self.results)
             await self._one_worker(left)
             if len(self.results) == done:  # it did not even begin
-                self.add(_not_run(left[0], "the worker process did not start"))
+                self.add(self._not_run(left[0], "the worker process did not start"))
             finished = {result.id for result in self.results}
             left = [name for name in left if name not in finished]
 
@@ -190,14 +191,13 @@ class _Run:
                 id=name, severity="error", message=message[:600], where=where, fix=PROCESS_CHECKS[name].fix
             )
         )
-        self.add(_not_run(check_id, f"the process did not survive it: see {name}"))
+        self.add(self._not_run(check_id, f"the process did not survive it: see {name}"))
 
-
-def _not_run(check_id: str, reason: str) -> CheckResult:
-    known = CHECKS[check_id]
-    return CheckResult(
-        id=check_id, family=known.family, promise=known.promise, state="not run", reason=reason
-    )
+    def _not_run(self, check_id: str, reason: str) -> CheckResult:
+        known = self.checks[check_id]
+        return CheckResult(
+            id=check_id, family=known.family, promise=known.promise, state="not run", reason=reason
+        )
 
 
 def _process_result(name: str, found: Sequence[Finding]) -> CheckResult:

@@ -15,9 +15,10 @@ import threading
 import time
 from typing import Any
 
-from vime_agents.checking.catalog import CHECKS
+from vime_agents.checking.catalog import CHECKS, GAME_CHECKS
 from vime_agents.checking.finding import CheckResult
-from vime_agents.checking.kit import FULL, QUICK, Session
+from vime_agents.checking.games.session import open_session
+from vime_agents.checking.kit import FULL, QUICK
 
 STUCK = 70
 """Exit status after `{"stuck": ...}`, and when whoever started it is gone."""
@@ -32,7 +33,7 @@ class Worker:
         self._pipe = pipe
         self._ids: list[str] = request["checks"]
         scale = QUICK if request["quick"] else FULL
-        self._session = Session(request["env"], split=request["split"], scale=scale)
+        self._session = open_session(request["env"], split=request["split"], scale=scale)
         for result in map(CheckResult.from_dict, request["results"]):
             self._session.results[result.id] = result
         self._beat = time.monotonic()
@@ -79,6 +80,7 @@ class Worker:
 def main() -> None:
     """Serve one request."""
     assert CHECKS
+    assert GAME_CHECKS
     worker = Worker(json.loads(sys.stdin.buffer.read()), int(sys.argv[1]))
     asyncio.run(worker.run())
     os._exit(0)  # a thread that never comes back must not hold up the end

@@ -2,7 +2,8 @@
 
 Rules
 - A trajectory enters its group's baseline and the loss when its episode was not failed and its reward is
-  trusted; a failed or unscored one enters neither, is counted, and never becomes a zero.
+  trusted; a failed or unscored one enters neither, is counted, and never becomes a zero. Nor does that of an
+  agent whose turn never came: there is nothing to learn from.
 - A trajectory of a frozen policy (an opponent's) enters neither, and is not looked at.
 - Baselines are over the trajectories of one (group, agent), or of one (episode, role) where the env says so
   (`Trajectory.peers`), each counted once; groups of one are dropped, unless the estimator compares nothing
@@ -201,6 +202,8 @@ def _groups(
         for trajectory in trained:
             if not trajectory.reward.ok:
                 tally.dropped[f"reward:{trajectory.reward.status}"] += 1
+            elif not trajectory.turns:  # the others ended the game before it was this agent's turn
+                tally.dropped["never_acted"] += 1
             elif not trajectory.segments:
                 raise RecordError(f"episode {episode.id}: {trajectory.policy!r} gave no exact tokens")
             else:

@@ -168,6 +168,10 @@ class MultiAgentEnv:
         """Some replies that are legal now, for random players and checkers; empty: not known."""
         return ()
 
+    def secrets(self, agent: str, /) -> Any:
+        """Texts that only this agent may read while the game goes on, for checkers; empty: there are none."""
+        return ()
+
     def gold(self, agent: str, /) -> Any:
         """A reply that nobody can better, now."""
         raise ContractError(f"{type(self).__name__} has no `gold`")

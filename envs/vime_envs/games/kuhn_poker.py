@@ -34,7 +34,7 @@ class KuhnPoker(Game):
         return (
             "Kuhn poker: a jack, a queen and a king; each of two players puts one chip in and gets one card. "
             "After a bet of one more chip the other calls or folds; the higher card wins what is in.\n"
-            f"You act {me}. Your card is the {_CARDS[self.rank[me]]}."
+            f"You act {me}. {self._card(me)}"
         )
 
     def view(self, me: str) -> str:
@@ -74,6 +74,13 @@ class KuhnPoker(Game):
         """Whoever does not act folds: no bet of its own is in yet."""
         (me,) = agents
         return {me: -1.0, _OTHER[me]: 1.0}
+
+    def secrets(self, me: str) -> Sequence[str]:
+        """One's card."""
+        return [self._card(me)]
+
+    def _card(self, me: str) -> str:
+        return f"Your card is the {_CARDS[self.rank[me]]}."
 
     def _ask(self) -> str:
         return f"Answer {' or '.join(self.legal(''))}."

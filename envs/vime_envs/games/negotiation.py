@@ -56,12 +56,10 @@ class Negotiation(Game):
 
     def rules(self, me: str) -> str:
         """What there is, what it is worth to oneself, and how one speaks."""
-        counts, worth = self.task["counts"], self.task["worth"][me]
-        things = ", ".join(f"{n} {item}" for n, item in zip(counts, ITEMS, strict=True))
-        points = ", ".join(f"one of the {item} {v}" for v, item in zip(worth, ITEMS, strict=True))
+        things = ", ".join(f"{n} {item}" for n, item in zip(self.task["counts"], ITEMS, strict=True))
         return (
-            f"You and another share out {things}. What they are worth to you, in points: {points}; to the "
-            "other they are worth something else. Without a deal both get nothing.\n"
+            f"You and another share out {things}. What they are worth to you, in points: {self._points(me)}; "
+            "to the other they are worth something else. Without a deal both get nothing.\n"
             f"You speak in turn, at most {self.num_messages} times in all; the other reads what you say. End "
             "with one of these, alone on the last line:\n"
             "OFFER 1 books, 0 hats, 2 balls: what you would keep (in your numbers); the rest is the other's\n"
@@ -124,6 +122,15 @@ class Negotiation(Game):
         if self.offer is not None and worth(self._rest(self.offer)) == worth(best):
             return "ACCEPT"
         return _say(best)
+
+    def secrets(self, me: str) -> list[str]:
+        """What things are worth to oneself, unless they are worth the same to the other."""
+        worth = self.task["worth"]
+        return [self._points(me)] if worth["first"] != worth["second"] else []
+
+    def _points(self, me: str) -> str:
+        worth = self.task["worth"][me]
+        return ", ".join(f"one of the {item} {v}" for v, item in zip(worth, ITEMS, strict=True))
 
     def _shares(self) -> list[Share]:
         return list(product(*(range(n + 1) for n in self.task["counts"])))

@@ -117,6 +117,10 @@ class TwentyQuestions(Game):
         """The table's questions and a guess; the answers."""
         return _SAYS if me == "answerer" else (*QUESTIONS, *(f"GUESS: {thing}" for thing in THINGS))
 
+    def secrets(self, me: str) -> Sequence[str]:
+        """The thing, to the answerer."""
+        return [self.task["thing"]] if me == "answerer" else []
+
     def gold(self, me: str) -> str:
         """The thing itself; the true answer to a question of the table, and no to any other."""
         if me == "guesser":

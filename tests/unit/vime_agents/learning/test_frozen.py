@@ -56,3 +56,10 @@ def test_an_episode_in_which_nobody_is_trained_is_a_mistake() -> None:
     frozen = replace(episode, trajectories=(replace(episode.trajectories[0], frozen=True),))
     with pytest.raises(RecordError, match="none of its agents is played by a trained policy"):
         build([frozen])
+
+
+def test_an_agent_whose_turn_never_came_is_counted_and_ends_no_run() -> None:
+    never = Trajectory(agent="O", policy="policy", turns=(), reward=RewardResult(value=1.0))
+    batch = build([duel("a", 1.0, never), duel("b", -1.0, never)])
+    assert {s.agent for s in batch.samples} == {"X"}
+    assert batch.metrics["dropped/never_acted"] == 2

@@ -1,0 +1,1 @@
+"""`vime-agents check` for environments of several agents."""
