@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from vime_agents.episode import Outcome, RewardResult, Trajectory, Turn
 from vime_agents.errors import ContractError, EngineError, EnvError
-from vime_agents.messages import Message
+from vime_agents.messages import Message, copied
 from vime_agents.policy import Conversation, Generation, Policy, Sampling
 from vime_agents.rollout.limits import Limits
 
@@ -53,7 +53,7 @@ class Seat:
         """Take what the env said. Raises EnvError: it is no observation of messages."""
         if not isinstance(observation, Mapping) or "messages" not in observation:
             raise EnvError(f"the observation must be {{'messages': ...}}, got {observation!r:.200}")
-        self.new = tuple(observation["messages"])
+        self.new = tuple(map(copied, observation["messages"]))  # an env may use its own again
         self.conversation.observe(self.new)
 
     async def act(self, sampling: Sampling, limit_s: float, bounded: Bounded) -> Message:
