@@ -14,6 +14,7 @@ from vime_agents.checking import (
     speed,
     tasks,
     tool_use,
+    walls,
 )
 from vime_agents.checking.games.catalog import GAME_CHECKS
 from vime_agents.checking.games.session import open_session
@@ -34,4 +35,5 @@ __all__ = [
     "speed",
     "tasks",
     "tool_use",
+    "walls",
 ]

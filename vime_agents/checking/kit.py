@@ -36,6 +36,7 @@ FAMILIES: Mapping[str, str] = {
     "replies": "Bad replies",
     "tools": "Tools",
     "rewards": "Rewards",
+    "sandbox": "Sandbox",
     "limits": "Limits",
     "async": "Event loop",
     "leaks": "Leaks",

@@ -776,6 +776,31 @@ class LeaksFolders(SingleTurn):
 
 
 @exhibit
+class BelievesTheVerdict(SingleTurn):
+    FINDS = "sandbox-verdict"
+    REAL_SANDBOXES = True
+    sandbox_spec = SandboxSpec()
+
+    async def score(self, text: str) -> Any:
+        if self.has_sandbox:
+            verdict = await (await self.sandbox()).exec(["cat", "reward.txt"])
+            if verdict.ok:
+                return float(verdict.text)
+        return await super().score(text)
+
+
+@exhibit
+class HandsOutItsEnvironment(SingleTurn):
+    FINDS = "sandbox-walls"
+    REAL_SANDBOXES = True
+    sandbox_spec = SandboxSpec()
+
+    def setup(self) -> None:
+        mine = {name: value for name, value in os.environ.items() if name.startswith("VIME_")}
+        self.sandbox_spec = SandboxSpec(env=mine)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@exhibit
 class LeaksSandboxes(SingleTurn):
     FINDS = "leak-sandboxes"
     sandbox_spec = SandboxSpec()
