@@ -14,10 +14,13 @@ from typing import Any
 
 from vime_agents.errors import ContractError
 
+MAX_THREADS = 32
+"""Blocking functions of authors' that run at once in this process."""
+
 
 @cache
 def _executor() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=32, thread_name_prefix="vime-hook")
+    return ThreadPoolExecutor(max_workers=MAX_THREADS, thread_name_prefix="vime-hook")
 
 
 async def run_in_thread(function: Callable[[], Any]) -> Any:

@@ -1,0 +1,304 @@
+"""Environments: a turn, many at once, make_vec; a calculator in vime-agents, gem, verifiers, inspect_ai."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import contextlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+import vime_agents as vime
+from benchmarks.measure import interleaved, report
+from vime_agents import messages as msg
+from vime_agents.spaces import Messages, Reply
+from vime_agents.threads import MAX_THREADS
+
+ARMS = Path(__file__).parent / "authoring_arms"
+CACHE = Path(os.environ.get("VIME_AGENTS_CACHE", Path.home() / ".cache" / "vime-agents"))
+PEERS = {
+    "gem": ("gem-llm==0.1.0", "openai==3.57.0"),
+    # The last release that runs an env's tools in its own process; 0.4 starts a program for each episode.
+    "verifiers": ("verifiers==0.3.1",),
+    "inspect_ai": ("inspect-ai==0.3.285", "openai==3.57.0"),
+}
+"""Library -> what its own venv holds."""
+TURNS = 2_000
+EPISODES = 200
+CONCURRENCY = 64
+NUM_SYNC_ENVS = 1_000
+WORK_S = 0.01
+
+
+# --------------------------------------------------------------------------------------------- one turn
+
+
+class Product(vime.ToolEnv):
+    """One tool, and as many turns as there is time for."""
+
+    max_turns = 1_000_000_000
+
+    def make_task(self, rng: Any) -> dict[str, int]:
+        """Nothing to choose."""
+        return {"a": 3, "b": 4}
+
+    def prompt(self) -> str:
+        """Short."""
+        return "What is 3 * 4?"
+
+    @vime.tool
+    async def multiply(self, a: int, b: int) -> str:
+        """Multiply two numbers.
+
+        Args:
+            a: the one.
+            b: the other.
+        """
+        return str(a * b)
+
+    def score(self, text: str) -> float:
+        """Never asked for."""
+        return 1.0
+
+
+def turn_overhead_us() -> float:
+    """CPU microseconds of a turn with one tool call, less those of calling the function."""
+    return asyncio.run(_turn_overhead_us())
+
+
+async def _turn_overhead_us() -> float:
+    env = Product()
+    await env.areset(seed=0)
+    call = msg.assistant("", [msg.tool_call("multiply", {"a": 3, "b": 4}, "call-0")])
+    started = time.process_time()
+    for _ in range(TURNS):
+        await env.astep(call)
+    turns_s = time.process_time() - started
+    started = time.process_time()
+    for _ in range(TURNS):
+        await type(env).multiply.function(env, 3, 4)
+    functions_s = time.process_time() - started
+    await env.aclose()
+    return (turns_s - functions_s) / TURNS * 1e6
+
+
+# ------------------------------------------------------------------------------------ many sync envs at once
+
+
+class Sleeper(vime.AgentEnv):
+    """A plain `def` hook that takes its time."""
+
+    def make_task(self, rng: Any) -> dict[str, int]:
+        """Nothing to choose."""
+        return {}
+
+    def prompt(self) -> str:
+        """Short."""
+        return "Wait."
+
+    def score(self, text: str) -> float:
+        """The work."""
+        time.sleep(WORK_S)
+        return 1.0
+
+
+def wall_over_ideal() -> float:
+    """Steps of many envs at once: wall time over that of their work in the thread pool alone."""
+    return asyncio.run(_wall_over_ideal())
+
+
+async def _wall_over_ideal() -> float:
+    envs = [Sleeper() for _ in range(NUM_SYNC_ENVS)]
+    for env in envs:
+        await env.areset(seed=0)
+    started = time.perf_counter()
+    await asyncio.gather(*(env.astep("ok") for env in envs))
+    wall_s = time.perf_counter() - started
+    return wall_s / (math.ceil(NUM_SYNC_ENVS / MAX_THREADS) * WORK_S)
+
+
+# ------------------------------------------------------------------------------------------------ make_vec
+
+
+def _work() -> float:
+    """What a step of CartPole costs: some twenty microseconds of arithmetic."""
+    total = 0.0
+    for number in range(200):
+        total += math.sin(number)
+    return total
+
+
+class PlainText(gymnasium.Env[Any, Any]):
+    """The smallest text env there can be, in plain Gymnasium."""
+
+    def __init__(self) -> None:
+        self.observation_space: Any = gymnasium.spaces.Dict({"messages": Messages()})
+        self.action_space: Any = Reply()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        """Start."""
+        super().reset(seed=seed)
+        return {"messages": (msg.user("go"),)}, {}
+
+    def step(self, action: Any) -> Any:
+        """Work and answer."""
+        _work()
+        return {"messages": (msg.user("go on"),)}, 0.0, False, False, {}
+
+
+class Agent(vime.AgentEnv):
+    """The same as an AgentEnv."""
+
+    max_turns = 1_000_000_000
+
+    def make_task(self, rng: Any) -> dict[str, int]:
+        """Nothing to choose."""
+        return {}
+
+    def prompt(self) -> str:
+        """Short."""
+        return "go"
+
+    async def respond(self, message: msg.Message) -> list[msg.Message]:
+        """Work and answer."""
+        _work()
+        return [msg.user("go on")]
+
+    def score(self, text: str) -> float:
+        """Never asked for."""
+        return 1.0
+
+
+def vector_step_us(make: Callable[[], gymnasium.Env[Any, Any]], *, processes: bool) -> float:
+    """Wall microseconds of a step of Gymnasium's vector env, over the four envs in it."""
+    envs: Any = AsyncVectorEnv([make] * 4, shared_memory=False) if processes else SyncVectorEnv([make] * 4)
+    envs.reset(seed=0)
+    started = time.perf_counter()
+    for _ in range(TURNS // 4):
+        envs.step(("ok",) * 4)
+    us = (time.perf_counter() - started) / TURNS * 1e6
+    envs.close()
+    return us
+
+
+# ------------------------------------------------------------------------------------- beside other libraries
+
+
+def author_lines(file: Path) -> int:
+    """Lines of code: without blank ones, comments and docstrings."""
+    source = file.read_text(encoding="utf-8")
+    lines = {
+        number for number, line in enumerate(source.splitlines(), 1) if line.strip()[:1] not in ("", "#")
+    }
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def interpreter_of(library: str) -> str:
+    """The Python that has it; its venv is made on first use, under the cache folder."""
+    if library == "vime_agents":
+        return sys.executable
+    folder = CACHE / "benchmarks" / f"authoring-{library}"
+    python, ready = folder / "bin" / "python", folder / "ready.json"
+    wanted = json.dumps(PEERS[library])
+    if not ready.exists() or ready.read_text(encoding="utf-8") != wanted:
+        print(f"installing {', '.join(PEERS[library])} into {folder}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS[library]], check=True)
+        ready.write_text(wanted, encoding="utf-8")
+    return str(python)
+
+
+@contextlib.contextmanager
+def model_server() -> Iterator[str]:
+    """The base URL of a scripted model."""
+    server = subprocess.Popen([sys.executable, str(ARMS / "server.py")], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        yield f"http://127.0.0.1:{json.loads(server.stdout.readline())['port']}/v1"
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def cpu_ms_per_episode(library: str, url: str) -> float:
+    """Play the calculator; every episode must be right, or the number means nothing."""
+    command = [interpreter_of(library), str(ARMS / "play.py"), library, url, str(EPISODES), str(CONCURRENCY)]
+    env = {k: v for k, v in os.environ.items() if library == "vime_agents" or k != "PYTHONPATH"}
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=env | offline, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{library} failed:\n{done.stderr[-2000:]}")
+    result = json.loads(done.stdout.splitlines()[-1])
+    if result["right"] != EPISODES:
+        raise RuntimeError(f"{library}: {result['right']} of {EPISODES} episodes are right")
+    return result["cpu_s"] / EPISODES * 1000
+
+
+def own_measures(repeats: int) -> None:
+    """A turn, many envs at once, make_vec."""
+    arms: dict[str, Callable[[], float]] = {"ToolEnv turn, less the function (CPU)": turn_overhead_us}
+    for kind, processes in (("SyncVectorEnv", False), ("AsyncVectorEnv", True)):
+        for label, make in (("AgentEnv", Agent), ("plain Env", PlainText)):
+            arms[f"{kind} of {label}"] = lambda make=make, processes=processes: vector_step_us(
+                make, processes=processes
+            )
+    rows = interleaved(arms, repeats)
+    walls = [wall_over_ideal() for _ in range(repeats)]
+    middle = {name: statistics.median(values) for name, values in rows.items()}
+    report(
+        "authoring",
+        rows,
+        "us",
+        {
+            "turn overhead (target: at most 100)": middle["ToolEnv turn, less the function (CPU)"],
+            "1000 sync envs (target: 1.3)": statistics.median(walls),
+            "make_vec sync (target: 1)": middle["SyncVectorEnv of AgentEnv"]
+            / middle["SyncVectorEnv of plain Env"],
+            "make_vec async (target: 1)": middle["AsyncVectorEnv of AgentEnv"]
+            / middle["AsyncVectorEnv of plain Env"],
+        },
+    )
+
+
+def beside_peers(repeats: int) -> None:
+    """The calculator in four libraries."""
+    for library in PEERS:
+        interpreter_of(library)
+    with model_server() as url:
+        libraries = ["vime_agents", *PEERS]
+        arms = {name: lambda name=name: cpu_ms_per_episode(name, url) for name in libraries}
+        rows = interleaved(arms, repeats)
+    best_peer = min(statistics.median(rows[name]) for name in PEERS)
+    results: dict[str, Any] = {f"lines to author: {n}": author_lines(ARMS / f"{n}_env.py") for n in libraries}
+    results["ours over the best (target: below 1)"] = statistics.median(rows["vime_agents"]) / best_peer
+    report("authoring-peers", rows, "CPU ms per episode", results)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Measure and print; the targets stand beside what was found."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks authoring", description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--no-peers", action="store_true", help="leave the other libraries out")
+    args = parser.parse_args(argv)
+    own_measures(args.repeats)
+    if not args.no_peers:
+        beside_peers(args.repeats)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
