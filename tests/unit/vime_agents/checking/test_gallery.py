@@ -98,8 +98,6 @@ async def test_a_good_env_passes_everything() -> None:
     others = {r.id: (r.state, r.reason, r.findings) for r in results if r.state != "passed"}
     ids = ("leak-sandboxes", "sandbox-verdict", "sandbox-walls")
     assert others == dict.fromkeys(ids, skipped)
-        ("leak-sandboxes", "sandbox-verdict", "sandbox-walls"), skipped
-    )
 
 
 async def test_without_gold_there_is_a_warning_and_nothing_is_left_untried() -> None:
