@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -118,12 +119,13 @@ class SandboxEnv(ToolEnv):
     async def _two_sandboxes(self) -> AsyncIterator[tuple[Sandbox, Sandbox]]:
         if self.sandbox_spec is None:
             raise ContractError(f"{type(self).__name__} declares no `sandbox_spec`")
-        boxes: list[Sandbox] = []
+        files = {path: text for path, text in self.sandbox_spec.files.items() if path not in self.artifacts}
+        spec, boxes = replace(self.sandbox_spec, files=files), list[Sandbox]()
         async with contextlib.AsyncExitStack() as stack:
             # One grading's turn at a time: two that hold one each could wait for each other for ever.
             async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 for _ in range(2):
-                    boxes.append(await self.sandboxes().create(self.sandbox_spec))
+                    boxes.append(await self.sandboxes().create(spec))
                     stack.push_async_callback(boxes[-1].close)
             yield boxes[0], boxes[1]
 
