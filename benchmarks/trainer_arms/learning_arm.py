@@ -6,7 +6,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +47,14 @@ METHODS: dict[str, dict[str, Any]] = {
 Update = Callable[[Batch], Any]
 
 
-def learn(predict: task.Predict, update: Update, seed: int, num_updates: int, **batch: Any) -> list[float]:
-    """Play and update in turns; the mean reward of each rollout."""
+def learn(
+    model: Any, update: Update, refresh: Callable[[], None], seed: int, num_updates: int, **batch: Any
+) -> list[float]:
+    """Play with `model` and update in turns; the mean reward of each rollout."""
     import torch
+
+    def predict(rows: np.ndarray) -> Any:
+        return torch.log_softmax(model(torch.from_numpy(rows.astype(np.int64))).logits[:, -1], -1)
 
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
@@ -64,35 +68,49 @@ def learn(predict: task.Predict, update: Update, seed: int, num_updates: int, **
             episodes, num_steps=NUM_STEPS, temperature=1.0, keep_zero_advantage=True, **batch
         ):
             update(step)
+        refresh()
     return rewards
 
 
+def load_model(folder: Path) -> Any:
+    """What samples; transformers, in both arms."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
 def ours(folder: Path, method: str, seed: int, num_updates: int) -> list[float]:
-    """With `MegatronTrainer`."""
+    """With `MegatronTrainer`, whose weights are exported after each rollout."""
+    import torch
+
     from vime_trainers.losses.config import LossConfig
     from vime_trainers.megatron.config import MegatronConfig
     from vime_trainers.megatron.trainer import MegatronTrainer
 
-    settings = METHODS[method]
+    settings, model = METHODS[method], load_model(folder)
     loss = LossConfig(old_logprobs="rollout", **settings["loss"])
     config = MegatronConfig(
         hf_checkpoint=str(folder), lr=LR, adam_beta2=BETA2, clip_grad=CLIP_GRAD, seed=seed, loss=loss
     )
     trainer = MegatronTrainer(config)
-    predict = partial(task.next_log_probs, trainer)
-    rewards = learn(predict, trainer.update, seed, num_updates, **settings["batch"])
+    parameters = model.state_dict()
+
+    def refresh() -> None:
+        with torch.no_grad():
+            for name, weight in trainer.weights():
+                parameters[name].copy_(weight)
+
+    rewards = learn(model, trainer.update, refresh, seed, num_updates, **settings["batch"])
     trainer.close()
     return rewards
 
 
 def theirs(folder: Path, seed: int, num_updates: int) -> list[float]:
-    """With TRL's GRPOTrainer."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
+    """With TRL's GRPOTrainer, which trains the model that samples."""
     from benchmarks.trainer_arms.trl_grpo import make_trainer, optimizer_step, padded
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = load_model(folder)
     trainer = make_trainer(
         model,
         rows_per_micro_batch=TASKS_PER_STEP * task.GROUP_SIZE,
@@ -105,13 +123,10 @@ def theirs(folder: Path, seed: int, num_updates: int) -> list[float]:
         entropy_coef=SCALED,
     )
 
-    def predict(rows: np.ndarray) -> Any:
-        return torch.log_softmax(model(torch.from_numpy(rows.astype(np.int64))).logits[:, -1], -1)
-
     def update(batch: Batch) -> None:
         optimizer_step(trainer, padded(batch.samples))
 
-    return learn(predict, update, seed, num_updates, **METHODS["GRPO"]["batch"])
+    return learn(model, update, lambda: None, seed, num_updates, **METHODS["GRPO"]["batch"])
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -14,8 +14,8 @@ def balanced_parts(costs: Sequence[float], num_parts: int) -> list[list[int]]:
     of one with the smallest of the other, until one solution is left. Ties go to what came first, so that
     the same numbers give the same parts everywhere.
     """
-    if not costs:
-        return [[] for _ in range(num_parts)]
+    if not costs or num_parts == 1:
+        return [list(range(len(costs))), *([] for _ in range(num_parts - 1))]
     # (-spread, order, sums from large to small, indices of each part)
     heap: list[tuple[float, int, list[float], list[list[int]]]] = []
     for index, cost in enumerate(costs):
