@@ -20,7 +20,8 @@ from vime_agents.errors import ConfigError, ContractError, UnknownIdError
 NAMESPACE = "vime_agents"
 ENVS_GROUP = "vime_agents.envs"
 MULTI_AGENT_ENVS_GROUP = "vime_agents.multi_agent_envs"
-"""Apart from the others: Gymnasium can make none of these."""
+"""Apart from the others: of these, Gymnasium makes one agent's seat."""
+GAME_SEAT = "vime_agents.policies.game_seat:game_seat"
 SANDBOXES_GROUP = "vime_agents.sandboxes"
 
 # What `pip install` would write as entry points: a checkout that is not installed has no metadata.
@@ -90,11 +91,13 @@ def load_object(path: str, what: str = "object") -> Any:
 
 
 def register_all() -> None:
-    """Put every known env of one agent into Gymnasium's registry, as `vime_agents/<name>`; import none."""
-    for name, value in entry_points(ENVS_GROUP).items():
+    """Put every known env into Gymnasium's registry, as `vime_agents/<name>`; import none."""
+    seats = {name: (GAME_SEAT, {"game": name}) for name in entry_points(MULTI_AGENT_ENVS_GROUP)}
+    envs = {name: (value, {}) for name, value in entry_points(ENVS_GROUP).items()}
+    for name, (value, kwargs) in (seats | envs).items():
         env_id = f"{NAMESPACE}/{name}"
         if env_id not in gymnasium.registry:
-            gymnasium.register(id=env_id, entry_point=value)
+            gymnasium.register(id=env_id, entry_point=value, kwargs=kwargs)
 
 
 def env_class(env_id: str) -> type:
@@ -122,6 +125,8 @@ def env_class(env_id: str) -> type:
 
 def registered_spec(env_id: str) -> EnvSpec | None:
     """What Gymnasium's registry says of an id: arguments and wrappers; None for `module:Class` and games."""
+    if env_id.removeprefix(f"{NAMESPACE}/") in entry_points(MULTI_AGENT_ENVS_GROUP):
+        return None
     return gymnasium.registry.get(f"{NAMESPACE}/{env_id}") or gymnasium.registry.get(env_id)
 
 
