@@ -73,6 +73,8 @@ class MegatronConfig:
     """Trainable tokens whose logits exist at the same time."""
     recompute_granularity: Literal["full"] | None = None
     """`full`: keep only each layer's input and compute the layer again in the backward pass."""
+    peak_tflops: float | None = None
+    """What one rank's device can do, 10^12 operations a second, for `mfu`; None: as a table knows it."""
     loss: LossConfig = field(default_factory=LossConfig)
     critic: CriticConfig | None = None
     """None: there is none."""
