@@ -92,7 +92,7 @@ def next_log_probs(trainer: Any, rows: np.ndarray) -> Any:
     from vime_trainers.batching.pack import pack
     from vime_trainers.batching.rows import rows_of_tokens
     from vime_trainers.megatron.device import cpu_compat, device
-    from vime_trainers.megatron.micro_batches import packed_seq_params
+    from vime_trainers.megatron.micro_batches import packed_rows
 
     # `rows_of_tokens` leaves out the last token, which predicts nothing there; here it is what predicts.
     table = rows_of_tokens(np.concatenate([rows, np.zeros_like(rows[:, :1])], axis=1))
@@ -102,7 +102,7 @@ def next_log_probs(trainer: Any, rows: np.ndarray) -> Any:
             input_ids=micro.input_ids,
             position_ids=None,
             attention_mask=None,
-            packed_seq_params=packed_seq_params(micro),
+            packed_seq_params=packed_rows(micro, 1),
         )
         last = hidden.view(*rows.shape, -1)[:, -1]
         return torch.log_softmax(last @ trainer.model.output_weight().T, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,32 +39,104 @@ ROW_LOSSES = {
 }
 """Losses in which a token depends on its whole row, or which read whole logits or more of a sample."""
 
-SHAPES = {
-    "llama": {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 72},
+EXPERTS = {"num_attention_heads": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 24}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 5000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.7,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "hidden_size": 72,
+        "rope_parameters": LLAMA3,
+    },
     "qwen2": {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64},
     "qwen3": {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "head_dim": 24},
+    "qwen3_moe": {
+        "num_key_value_heads": 2,
+        "hidden_size": 64,
+        "head_dim": 16,
+        "num_experts": 8,
+        "mlp_only_layers": [1],
+        "norm_topk_prob": True,
+    }
+    | EXPERTS,
+    "deepseek_v3": {
+        "num_key_value_heads": 4,
+        "hidden_size": 64,
+        "n_routed_experts": 16,
+        "n_group": 4,
+        "topk_group": 2,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "num_nextn_predict_layers": 0,
+        "rope_parameters": YARN,
+    }
+    | EXPERTS,
+}
+MODELS = {
+    "llama": "LlamaConfig",
+    "qwen2": "Qwen2Config",
+    "qwen3": "Qwen3Config",
+    "qwen3_moe": "Qwen3MoeConfig",
+    "deepseek_v3": "DeepseekV3Config",
 }
 
 
-def make_model(family: str, folder: Path) -> None:
+def make_model(family: str, folder: Path, *, num_layers: int = 2, **changes: Any) -> None:
     """A random model whose norms and biases are random too, so that leaving one out shows."""
-    config_class = {"llama": "LlamaConfig", "qwen2": "Qwen2Config", "qwen3": "Qwen3Config"}[family]
-    config = getattr(transformers, config_class)(
-        vocab_size=VOCAB_SIZE,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        max_position_embeddings=256,
-        rms_norm_eps=1e-5,
-        tie_word_embeddings=family != "qwen2",
-        **SHAPES[family],
-    )
-    config.rope_parameters = {"rope_type": "default", "rope_theta": 5000.0}
+    settings: dict[str, Any] = {
+        "vocab_size": VOCAB_SIZE,
+        "intermediate_size": 96,
+        "num_hidden_layers": num_layers,
+        "max_position_embeddings": 256,
+        "rms_norm_eps": 1e-6 if family == "deepseek_v3" else 1e-5,
+        "tie_word_embeddings": family in ("llama", "qwen3"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0},
+    }
+    config = getattr(transformers, MODELS[family])(**settings | SHAPES[family] | changes)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
+        for name, tensor in model.state_dict().items():
+            if not name.endswith("lm_head.weight") or not settings["tie_word_embeddings"]:
+                tensor.add_(0.1 * torch.randn_like(tensor))
     model.save_pretrained(folder)
+
+
+def checkpoint_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors named as in a live transformers model, which stacks experts -> as in its checkpoint."""
+    found = {}
+    for name, tensor in tensors.items():
+        prefix, _, last = name.rpartition(".")
+        if last not in ("gate_up_proj", "down_proj"):
+            found[name] = tensor
+            continue
+        for index, expert in enumerate(tensor):
+            if last == "down_proj":
+                found[f"{prefix}.{index}.down_proj.weight"] = expert
+            else:
+                gate, up = expert.chunk(2)
+                found[f"{prefix}.{index}.gate_proj.weight"] = gate
+                found[f"{prefix}.{index}.up_proj.weight"] = up
+    return found
 
 
 def load(folder: Path) -> torch.nn.Module:
@@ -205,9 +278,12 @@ def gradients(model: torch.nn.Module, batch: Batch) -> tuple[float, dict[str, to
     model.zero_grad()
     value = loss(model, batch)
     value.backward()
-    found = {name: p.grad.clone() for name, p in model.named_parameters()}
+    found = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for name, p in model.named_parameters()
+    }
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found.values()]))
-    return value.item(), found, norm.item()
+    return value.item(), checkpoint_names(found), norm.item()
 
 
 def train(model: torch.nn.Module, batch: Batch, num_updates: int) -> dict[str, torch.Tensor]:
@@ -220,4 +296,4 @@ def train(model: torch.nn.Module, batch: Batch, num_updates: int) -> dict[str, t
         gradients(model, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_GRAD)
         optimizer.step()
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    return checkpoint_names({name: p.detach().clone() for name, p in model.named_parameters()})

@@ -26,6 +26,8 @@ class MicroBatch:
     context-parallel ranks; a row of padding is one of them."""
     longest: int
     """Tokens of the longest row, padding included, over all context-parallel ranks."""
+    row_of_token: Tensor
+    """[num_tokens] the row of each token, from 0 in this micro-batch; -1 for padding."""
     selected: Tensor
     """[num_selected] inputs whose prediction is wanted."""
     targets: Tensor
@@ -60,6 +62,7 @@ def pack(
         lengths.append(unit - total % unit)
     count = sum(lengths)
     ids, targets, slots, numbers = (np.zeros(count, np.int64) for _ in range(4))
+    numbers[:] = -1
     mask, values = np.zeros(count, np.bool_), np.zeros((len(VALUES), count), np.float32)
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     for number, (row, start) in enumerate(zip(rows, bounds, strict=False)):
@@ -75,6 +78,7 @@ def pack(
         input_ids=torch.from_numpy(ids[keep]).to(device)[None],
         bounds=torch.from_numpy(bounds).to(device),
         longest=int(max(lengths)),
+        row_of_token=torch.from_numpy(numbers[keep]).to(device),
         selected=torch.from_numpy(selected).to(device),
         targets=torch.from_numpy(targets[chosen]).to(device),
         slots=torch.from_numpy(slots[chosen]).to(device),

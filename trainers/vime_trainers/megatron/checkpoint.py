@@ -7,6 +7,7 @@ and `_unshare_steps`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from vime_agents.errors import CheckpointError
 
 
-def save_checkpoint(folder: Path, model: Any, optimizer: Any, counters: dict[str, Any]) -> None:
+def save_checkpoint(folder: Path, model: Sequence[Any], optimizer: Any, counters: dict[str, Any]) -> None:
     """Write everything into the empty folder; a collective.
 
     Raises:
@@ -37,7 +38,7 @@ def save_checkpoint(folder: Path, model: Any, optimizer: Any, counters: dict[str
         raise CheckpointError(f"cannot write a checkpoint to {folder}: {error}") from error
 
 
-def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> dict[str, Any]:
+def load_checkpoint(folder: Path, model: Sequence[Any], optimizer: Any) -> dict[str, Any]:
     """Read into the model and the optimizer; returns the counters. A collective.
 
     Raises:
@@ -48,7 +49,8 @@ def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> dict[str, Any]:
     _prime_adam(optimizer)
     try:
         state = dist_checkpointing.load(_sharded_state(model, optimizer, is_loading=True), str(folder))
-        model.load_state_dict(state["model"])
+        for index, part in enumerate(model):
+            part.load_state_dict(state["model"][str(index)])
         _add_first_step(state["optimizer"])
         optimizer.load_state_dict(state["optimizer"])
     except (OSError, KeyError, ValueError, CheckpointingException) as error:
@@ -61,12 +63,12 @@ def load_checkpoint(folder: Path, model: Any, optimizer: Any) -> dict[str, Any]:
     return state["counters"]
 
 
-def _sharded_state(model: Any, optimizer: Any, *, is_loading: bool) -> dict[str, Any]:
+def _sharded_state(model: Sequence[Any], optimizer: Any, *, is_loading: bool) -> dict[str, Any]:
     metadata = {
         "distrib_optim_sharding_type": "fully_reshardable",
         "dp_cp_group": parallel_state.get_data_parallel_group(with_context_parallel=True),
     }
-    weights = model.sharded_state_dict(metadata=metadata)
+    weights = {str(i): part.sharded_state_dict(metadata=metadata) for i, part in enumerate(model)}
     return {
         "model": weights,
         "optimizer": optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=metadata),

@@ -42,7 +42,13 @@ class MegatronConfig:
     """Folder of the frozen model that `loss.opd_kl_coef` distils; None: the samples say it."""
     tensor_model_parallel_size: int = 1
     pipeline_model_parallel_size: int = 1
+    num_layers_per_virtual_pipeline_stage: int | None = None
+    """Cut each pipeline stage into parts of so many layers, which take turns: shorter waits. None: one."""
     context_parallel_size: int = 1
+    expert_model_parallel_size: int = 1
+    """Ranks, out of those of data, context and tensor parallelism, that share the experts of a layer."""
+    expert_tensor_parallel_size: int | None = None
+    """Ranks that share each expert; None: `tensor_model_parallel_size`."""
     sequence_parallel: bool = False
     """Also split the activations between the tensor-parallel blocks along the sequence."""
     use_distributed_optimizer: bool = False
@@ -73,8 +79,12 @@ class MegatronConfig:
     """Trainable tokens whose logits exist at the same time."""
     recompute_granularity: Literal["full"] | None = None
     """`full`: keep only each layer's input and compute the layer again in the backward pass."""
-    peak_tflops: float | None = None
-    """What one rank's device can do, 10^12 operations a second, for `mfu`; None: as a table knows it."""
+    moe_aux_loss_coeff: float = 0.0
+    """Weight of the loss that keeps the experts of a layer equally busy, of each row by itself; 0: none."""
+    transformer_impl: Literal["auto", "local", "transformer_engine"] = "auto"
+    """`local`: layers in plain torch; `transformer_engine`: fused ones; `auto`: fused if they can be."""
+    fp8_format: Literal["e4m3", "hybrid"] | None = None
+    """Matrix products in 8 bits, by Transformer Engine on accelerators; None: none."""
     loss: LossConfig = field(default_factory=LossConfig)
     critic: CriticConfig | None = None
     """None: there is none."""
@@ -83,14 +93,18 @@ class MegatronConfig:
         at_least_one = (
             "tensor_model_parallel_size",
             "pipeline_model_parallel_size",
+            "num_layers_per_virtual_pipeline_stage",
             "context_parallel_size",
+            "expert_model_parallel_size",
+            "expert_tensor_parallel_size",
             "max_tokens_per_gpu",
             "log_probs_chunk_size",
         )
         for name in at_least_one:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{_flag(name)} {getattr(self, name)}: must be at least 1")
-        for name in ("lr", "min_lr", "weight_decay", "clip_grad", "lr_warmup_iters"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{_flag(name)} {value}: must be at least 1")
+        for name in ("lr", "min_lr", "weight_decay", "clip_grad", "lr_warmup_iters", "moe_aux_loss_coeff"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{_flag(name)} {getattr(self, name)}: must not be negative")
         if self.recompute_granularity not in (None, "full"):
@@ -99,6 +113,15 @@ class MegatronConfig:
             raise ConfigError(
                 "--sequence-parallel splits over the tensor-parallel ranks: it needs "
                 "--tensor-model-parallel-size above 1"
+            )
+        if self.num_layers_per_virtual_pipeline_stage and self.pipeline_model_parallel_size == 1:
+            raise ConfigError(
+                "--num-layers-per-virtual-pipeline-stage cuts pipeline stages into parts: it needs "
+                "--pipeline-model-parallel-size above 1"
+            )
+        if self.fp8_format is not None and (self.transformer_impl == "local" or not self.bf16):
+            raise ConfigError(
+                f"--fp8-format {self.fp8_format}: needs --bf16 and --transformer-impl transformer_engine"
             )
         self._check_schedule()
 
@@ -119,6 +142,11 @@ class MegatronConfig:
                 f"--lr-decay-iters {self.lr_decay_iters}: --lr-decay-style {self.lr_decay_style} needs more "
                 f"steps than --lr-warmup-iters {self.lr_warmup_iters}"
             )
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """Ranks that share each expert."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
 
     @property
     def model_parallel_size(self) -> int:

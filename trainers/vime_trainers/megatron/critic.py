@@ -39,8 +39,9 @@ from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches
 from vime_trainers.megatron.metrics import sum_over_ranks
 from vime_trainers.megatron.micro_batches import micro_batches
-from vime_trainers.megatron.model import build_model, load_hf_weights
+from vime_trainers.megatron.model import build_model
 from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
+from vime_trainers.megatron.weights import load_hf_weights
 
 HEAD = "score.weight"
 """The head's name in a Hugging Face folder: a sequence classifier's with one label, as of a reward model."""
@@ -86,10 +87,12 @@ class Critic:
         self.shape = replace(read_model_shape(config.hf_checkpoint), tied=True)
         self.row_cost = read_row_cost(config.hf_checkpoint)
         with cpu_compat():
-            self.model = build_model(config, self.shape)
-            load_hf_weights(self.model, config.hf_checkpoint, self.shape)
-            _put_head_on(self.model, Path(config.hf_checkpoint))
-            self.ddp = wrap(config, self.model)
+            self.parts = build_model(config, self.shape)
+            load_hf_weights(self.parts, config.hf_checkpoint, self.shape)
+            for part in self.parts:
+                _put_head_on(part, Path(config.hf_checkpoint))
+            self.model = self.parts[-1]
+            self.ddp = wrap(config, self.parts)
             self.optimizer = make_optimizer(config, self.ddp)
             self.schedule = Schedule(config, self.optimizer)
 
@@ -146,7 +149,8 @@ class Critic:
         bad_slots: list[int] = []
         with cpu_compat():
             parts, _ = micro_batches(rows, self.config, self.row_cost)
-            self.ddp.zero_grad_buffer()
+            for part in self.ddp:
+                part.zero_grad_buffer()
             self.optimizer.zero_grad()
             run_micro_batches(
                 self.ddp,
@@ -171,14 +175,14 @@ class Critic:
     def save(self, folder: Path) -> None:
         """Write into the empty folder. Raises CheckpointError; a collective."""
         with cpu_compat():
-            save_checkpoint(folder, self.model, self.optimizer, {"schedule": self.schedule.state_dict()})
+            save_checkpoint(folder, self.parts, self.optimizer, {"schedule": self.schedule.state_dict()})
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote, under any parallel sizes. Raises CheckpointError; a collective."""
         if not folder.is_dir():
             raise CheckpointError(f"no critic in the checkpoint {folder.parent}: it was saved without one")
         with cpu_compat():
-            counters = load_checkpoint(folder, self.model, self.optimizer)
+            counters = load_checkpoint(folder, self.parts, self.optimizer)
             self.schedule.load_state_dict(counters["schedule"])
 
     def _values(self, micro: MicroBatch, hidden: Tensor) -> Tensor:
@@ -228,6 +232,7 @@ def _own_config(config: MegatronConfig) -> MegatronConfig:
         lr=config.lr if critic.lr is None else critic.lr,
         lr_warmup_iters=critic.lr_warmup_iters,
         lr_decay_iters=critic.lr_decay_iters or config.lr_decay_iters,
+        moe_aux_loss_coeff=0.0,
         loss=LossConfig(),
     )
 

@@ -30,6 +30,20 @@ def has_transformer_engine() -> bool:
     return has_cuda() and importlib.util.find_spec("transformer_engine") is not None
 
 
+def uses_transformer_engine(impl: str) -> bool:
+    """Whether `--transformer-impl` comes to Transformer Engine's layers here.
+
+    Raises:
+        ConfigError: they are asked for, and cannot be used.
+    """
+    if impl == "transformer_engine" and not has_transformer_engine():
+        raise ConfigError(
+            "--transformer-impl transformer_engine: needs an accelerator and the package transformer_engine "
+            f"(accelerator: {'yes' if has_cuda() else 'no'}); give --transformer-impl local"
+        )
+    return impl != "local" and has_transformer_engine()
+
+
 def device() -> torch.device:
     """Where this rank's tensors live."""
     return torch.device("cuda", torch.cuda.current_device()) if has_cuda() else torch.device("cpu")
@@ -100,9 +114,15 @@ def install_cpu_shims() -> None:
     """Make megatron-core's unconditional `torch.cuda` calls answer on a machine without one. Idempotent."""
     # GPTModel announces its successor at each construction.
     logging.getLogger("megatron.core.models.gpt.gpt_model").setLevel(logging.ERROR)
+    import megatron.core.transformer.multi_latent_attention as latent_attention
+
+    if not isinstance(latent_attention.TELinear, type):
+        latent_attention.HAVE_TE = False  # it takes a stand-in for Transformer Engine
     if has_cuda():
         return
     import megatron.core.tensor_parallel.random as megatron_random
+    import megatron.core.transformer.moe.moe_utils as moe_utils
+    import megatron.core.transformer.moe.token_dispatcher as token_dispatcher
 
     cuda: Any = torch.cuda
     cuda.current_device = lambda: torch.device("cpu")
@@ -113,6 +133,14 @@ def install_cpu_shims() -> None:
     cuda.get_rng_state = cuda.random.get_rng_state = lambda *args, **kwargs: torch.empty(0, dtype=torch.uint8)
     # Without this, torch would queue one deferred call for each use, for ever.
     megatron_random._set_cuda_rng_state = lambda *args, **kwargs: None
+    # The number of tokens that go to each rank must become Python's, also where it is on the CPU already.
+    token_dispatcher.maybe_move_tensor_to_cpu = _tokens_to_cpu
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None  # type: ignore[attr-defined]  # read without Transformer Engine too
+
+
+def _tokens_to_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
 def cpu_compat() -> contextlib.AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ from vime_trainers.batching.pack import MicroBatch
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.families import ModelShape
 from vime_trainers.megatron.log_probs import token_log_probs, whole_hidden, whole_logits
-from vime_trainers.megatron.micro_batches import packed_seq_params
+from vime_trainers.megatron.micro_batches import packed_rows
 from vime_trainers.megatron.model import PolicyModel
 
 OnLastStage = Callable[[MicroBatch, Tensor], Tensor]
@@ -23,9 +23,18 @@ OnLastStage = Callable[[MicroBatch, Tensor], Tensor]
 
 
 def run_micro_batches(
-    model: Any, micro_batches: Sequence[MicroBatch], on_last_stage: OnLastStage, *, forward_only: bool
+    parts: Sequence[Any],
+    micro_batches: Sequence[MicroBatch],
+    on_last_stage: OnLastStage,
+    *,
+    forward_only: bool,
+    num_batch_rows: int = 1,
 ) -> None:
-    """Run every micro-batch; gradients are added up in the model's buffers and reduced over ranks."""
+    """Run every micro-batch; gradients are added up in the model's buffers and reduced over ranks.
+
+    `parts`: of the model on this rank, wrapped or not; more than one with a virtual pipeline.
+    `num_batch_rows`: of all micro-batches of all ranks, over which the experts' balance loss is a mean.
+    """
 
     def forward(iterator: Any, chunk: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
         micro_batch = next(iterator)
@@ -33,7 +42,7 @@ def run_micro_batches(
             input_ids=micro_batch.input_ids,
             position_ids=None,  # RoPE counts from the start of each packed row
             attention_mask=None,
-            packed_seq_params=packed_seq_params(micro_batch),
+            packed_seq_params=packed_rows(micro_batch, num_batch_rows),
         )
         return hidden, partial(finish, micro_batch)
 
@@ -43,8 +52,8 @@ def run_micro_batches(
 
     get_forward_backward_func()(
         forward_step_func=forward,
-        data_iterator=iter(micro_batches),
-        model=[model],
+        data_iterator=[iter(micro_batches) for _ in parts] if len(parts) > 1 else iter(micro_batches),
+        model=list(parts),
         num_microbatches=len(micro_batches),
         seq_length=micro_batches[0].input_ids.shape[1],  # unused: shapes travel with the data
         micro_batch_size=1,

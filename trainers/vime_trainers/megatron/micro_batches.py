@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megatron.core import parallel_state
-from megatron.core.packed_seq_params import PackedSeqParams
 
 from vime_trainers.batching.cost import RowCost
 from vime_trainers.batching.pack import MicroBatch, pack
@@ -13,6 +12,7 @@ from vime_trainers.batching.plan import Plan, alignment, plan
 from vime_trainers.batching.rows import Row
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.device import device
+from vime_trainers.megatron.experts import PackedRows
 
 
 def micro_batches(
@@ -31,23 +31,31 @@ def micro_batches(
         align=alignment(cp_size),
         cost=cost,
     )
-    mine = [
-        pack(
-            [rows[i] for i in indices],
-            cp_rank=parallel_state.get_context_parallel_rank(),
-            cp_size=cp_size,
-            tp_size=config.tensor_model_parallel_size if config.sequence_parallel else 1,
-            device=device(),
-        )
-        for indices in layout.ranks[parallel_state.get_data_parallel_rank()]
-    ]
+    here = layout.ranks[parallel_state.get_data_parallel_rank()]
+    mine = [_pack([rows[i] for i in indices], config) for indices in here]
+    if parallel_state.get_virtual_pipeline_model_parallel_world_size() is not None:
+        # Stages take turns in groups of as many micro-batches as there are stages.
+        mine += [_pack([], config) for _ in range(-len(mine) % config.pipeline_model_parallel_size)]
     return mine, layout
 
 
-def packed_seq_params(micro_batch: MicroBatch) -> PackedSeqParams:
-    """The bounds of its rows."""
+def _pack(rows: Sequence[Row], config: MegatronConfig) -> MicroBatch:
+    return pack(
+        rows,
+        cp_rank=parallel_state.get_context_parallel_rank(),
+        cp_size=config.context_parallel_size,
+        tp_size=config.tensor_model_parallel_size if config.sequence_parallel else 1,
+        device=device(),
+    )
+
+
+def packed_rows(micro_batch: MicroBatch, num_batch_rows: int) -> PackedRows:
+    """The bounds of its rows; of how many rows the whole batch is."""
     bounds, longest = micro_batch.bounds, micro_batch.longest
-    return PackedSeqParams(
+    return PackedRows(
+        row_of_token=micro_batch.row_of_token,
+        num_rows=micro_batch.num_rows,
+        num_batch_rows=num_batch_rows,
         qkv_format="thd",
         cu_seqlens_q=bounds,
         cu_seqlens_kv=bounds,

@@ -1,26 +1,20 @@
-"""A Hugging Face folder -> this rank's part of a GPTModel, and its weights back under their names."""
+"""A model's shape -> this rank's part of a GPTModel, in one piece or, with a virtual pipeline, in several."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel
-from megatron.core.transformer.transformer_config import TransformerConfig
-from safetensors import safe_open
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from torch import Tensor
 
 from vime_agents.errors import ConfigError
 from vime_trainers.megatron.config import MegatronConfig
-from vime_trainers.megatron.device import device, has_cuda, has_transformer_engine
-from vime_trainers.megatron.families import Mapping, ModelShape, mapping_of, merge, split
+from vime_trainers.megatron.device import device, has_cuda, uses_transformer_engine
+from vime_trainers.megatron.families import ModelShape, scaled_inv_freq
 from vime_trainers.megatron.layers import block_spec
 
 
@@ -37,40 +31,120 @@ class PolicyModel(GPTModel):
         return self.output_layer.weight
 
 
-def build_model(config: MegatronConfig, shape: ModelShape) -> PolicyModel:
-    """This rank's part of the model, with random weights. Needs megatron's parallel state.
+def build_model(config: MegatronConfig, shape: ModelShape) -> list[PolicyModel]:
+    """The parts of the model that this rank has, with random weights. Needs megatron's parallel state.
+
+    More than one with a virtual pipeline only; the last stage's last part has the output layer.
 
     Raises:
-        ConfigError: the parallel sizes do not divide the model.
+        ConfigError: the parallel sizes do not divide the model, or its layers cannot run here.
     """
-    tp = config.tensor_model_parallel_size
-    _check_divides("--tensor-model-parallel-size", tp, {"key/value heads": shape.num_kv_heads})
-    _check_divides("--tensor-model-parallel-size", tp, {"MLP width": shape.ffn_size})
+    num_parts = parallel_state.get_virtual_pipeline_model_parallel_world_size()
+    _check_parallel_sizes(config, shape, num_parts or 1)
+    fused = uses_transformer_engine(config.transformer_impl)
+    transformer = _transformer_config(config, shape, fused=fused)
+    parts = []
+    for part in range(num_parts or 1):
+        vp_stage = None if num_parts is None else part
+        model = PolicyModel(
+            config=transformer,
+            transformer_layer_spec=block_spec(transformer, transformer_engine=fused, vp_stage=vp_stage),
+            vocab_size=-(-shape.vocab_size // config.tensor_model_parallel_size)
+            * config.tensor_model_parallel_size,
+            max_sequence_length=shape.max_position,
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+            share_embeddings_and_output_weights=shape.tied,
+            position_embedding_type="yarn" if _is_plain_yarn(shape) else "rope",
+            rotary_base=shape.rope_theta,  # type: ignore[arg-type]
+            vp_stage=vp_stage,
+        )
+        if shape.rope_scaling is not None and shape.rope_scaling.kind == "llama3":
+            rope = model.rotary_pos_emb
+            rope.inv_freq = scaled_inv_freq(rope.inv_freq, shape.rope_scaling)
+        parts.append(model.to(device()))
+    return parts
+
+
+def check_policy(config: MegatronConfig, shape: ModelShape) -> None:
+    """Refuse what the model that is trained has no use for; a frozen one beside it may be of another kind.
+
+    Raises:
+        ConfigError: naming the flag.
+    """
+    if shape.experts is not None:
+        return
+    unused = {
+        "--expert-model-parallel-size": config.expert_model_parallel_size > 1,
+        "--expert-tensor-parallel-size": config.expert_tensor_parallel_size is not None,
+        "--moe-aux-loss-coeff": config.moe_aux_loss_coeff != 0,
+    }
+    for flag, is_set in unused.items():
+        if is_set:
+            raise ConfigError(f"{flag}: the model ({shape.model_type}) has no experts; drop it")
+
+
+def virtual_pipeline_size(config: MegatronConfig, shape: ModelShape) -> int | None:
+    """Parts of each pipeline stage; None: one, and no virtual pipeline.
+
+    Raises:
+        ConfigError: the layers cannot be divided so.
+    """
+    part = config.num_layers_per_virtual_pipeline_stage
+    if part is None:
+        return None
+    stage = shape.num_layers // config.pipeline_model_parallel_size
+    if stage % part or stage == part:
+        raise ConfigError(
+            f"--num-layers-per-virtual-pipeline-stage {part}: a pipeline stage has {stage} layers, which "
+            "must be two or more times that"
+        )
+    return stage // part
+
+
+def _check_parallel_sizes(config: MegatronConfig, shape: ModelShape, num_parts: int) -> None:
+    tp, pp = config.tensor_model_parallel_size, config.pipeline_model_parallel_size
+    _check_divides("--tensor-model-parallel-size", tp, shape.num_kv_heads, "key/value heads")
+    _check_divides("--tensor-model-parallel-size", tp, shape.ffn_size, "MLP width")
+    if num_parts == 1:
+        _check_divides("--pipeline-model-parallel-size", pp, shape.num_layers, "layers")
+    elif shape.num_layers % (pp * num_parts):
+        raise ConfigError(
+            f"the {shape.num_layers} layers of a {shape.model_type} model cannot be cut into {num_parts} "
+            f"parts on each of {pp} pipeline stages: drop --num-layers-per-virtual-pipeline-stage"
+        )
+    experts = shape.experts
+    if experts is None:
+        return
+    if tp > 1 and not config.sequence_parallel:
+        raise ConfigError(
+            f"--tensor-model-parallel-size {tp}: a model with experts needs --sequence-parallel beside it"
+        )
+    ep = config.expert_model_parallel_size
+    _check_divides("--expert-model-parallel-size", ep, experts.num_experts, "experts")
     _check_divides(
-        "--pipeline-model-parallel-size", config.pipeline_model_parallel_size, {"layers": shape.num_layers}
+        "--expert-tensor-parallel-size", config.expert_tensor_size, experts.ffn_size, "expert width"
     )
-    transformer = _transformer_config(config, shape)
-    model = PolicyModel(
-        config=transformer,
-        transformer_layer_spec=block_spec(transformer),
-        vocab_size=-(-shape.vocab_size // tp) * tp,
-        max_sequence_length=shape.max_position,
-        pre_process=parallel_state.is_pipeline_first_stage(),
-        post_process=parallel_state.is_pipeline_last_stage(),
-        share_embeddings_and_output_weights=shape.tied,
-        position_embedding_type="rope",
-        rotary_base=shape.rope_theta,
-    )
-    return model.to(device())
 
 
-def _transformer_config(config: MegatronConfig, shape: ModelShape) -> TransformerConfig:
+def _check_divides(flag: str, size: int, count: int, what: str) -> None:
+    if count % size:
+        raise ConfigError(f"{flag} {size} does not divide the model's {count} {what}")
+
+
+def _is_plain_yarn(shape: ModelShape) -> bool:
+    """Whether the model's own rotary embedding is yarn's: latent attention has one of its own."""
+    return shape.latent is None and shape.rope_scaling is not None and shape.rope_scaling.kind == "yarn"
+
+
+def _transformer_config(config: MegatronConfig, shape: ModelShape, *, fused: bool) -> TransformerConfig:
     dtype = torch.bfloat16 if config.bf16 else torch.float32
-    fused = has_transformer_engine()
+    num_parts = parallel_state.get_virtual_pipeline_model_parallel_world_size()
     recompute = (
         {"recompute_method": "uniform", "recompute_num_layers": 1} if config.recompute_granularity else {}
     )
-    return TransformerConfig(
+    kind = TransformerConfig if shape.latent is None else MLATransformerConfig
+    made = kind(
         num_layers=shape.num_layers,
         hidden_size=shape.hidden_size,
         ffn_hidden_size=shape.ffn_size,
@@ -79,7 +153,7 @@ def _transformer_config(config: MegatronConfig, shape: ModelShape) -> Transforme
         kv_channels=shape.head_dim,
         layernorm_epsilon=shape.rms_norm_eps,
         normalization="RMSNorm",
-        qk_layernorm=shape.family.qk_norm,
+        qk_layernorm=shape.family.qk_norm or shape.family.latent,
         add_qkv_bias=shape.family.qkv_bias,
         add_bias_linear=False,
         gated_linear_unit=True,
@@ -89,11 +163,18 @@ def _transformer_config(config: MegatronConfig, shape: ModelShape) -> Transforme
         attention_softmax_in_fp32=True,
         tensor_model_parallel_size=config.tensor_model_parallel_size,
         pipeline_model_parallel_size=config.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=num_parts,
+        # Two stages send to each other in both directions, which one batch of messages cannot tell apart.
+        overlap_p2p_comm=num_parts is not None,
+        batch_p2p_comm=num_parts is None,
         context_parallel_size=config.context_parallel_size,
+        expert_model_parallel_size=config.expert_model_parallel_size,
+        expert_tensor_parallel_size=config.expert_tensor_size,
         sequence_parallel=config.sequence_parallel,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         bf16=config.bf16,
+        fp8=config.fp8_format,  # type: ignore[arg-type]
         recompute_granularity=config.recompute_granularity,
         use_cpu_initialization=not has_cuda(),
         # Also what sets the tensor-parallel attributes of parameters, without which the norm is wrong.
@@ -102,7 +183,7 @@ def _transformer_config(config: MegatronConfig, shape: ModelShape) -> Transforme
         masked_softmax_fusion=fused,
         bias_dropout_fusion=fused,
         bias_activation_fusion=fused,
-        apply_rope_fusion=fused,
+        apply_rope_fusion=fused and shape.rope_scaling is None and shape.latent is None,
         persist_layer_norm=False,
         cross_entropy_loss_fusion=False,
         variable_seq_lengths=True,
@@ -110,144 +191,72 @@ def _transformer_config(config: MegatronConfig, shape: ModelShape) -> Transforme
         # A token's weight already contains the batch's denominator: nothing may scale the loss again.
         calculate_per_token_loss=True,
         **recompute,
+        **_expert_settings(config, shape, fused=fused),
+        **_latent_settings(shape),
     )
+    if _is_plain_yarn(shape):
+        _set_yarn(made, shape)
+    return made
 
 
-def _check_divides(flag: str, size: int, parts: dict[str, int]) -> None:
-    for what, count in parts.items():
-        if count % size:
-            raise ConfigError(f"{flag} {size} does not divide the model's {count} {what}")
+def _expert_settings(config: MegatronConfig, shape: ModelShape, *, fused: bool) -> dict[str, Any]:
+    experts = shape.experts
+    if experts is None:
+        return {}
+    return {
+        "num_moe_experts": experts.num_experts,
+        "moe_ffn_hidden_size": experts.ffn_size,
+        "moe_shared_expert_intermediate_size": experts.shared_ffn_size or None,
+        "moe_layer_freq": [int(x) for x in experts.in_layer],
+        "moe_grouped_gemm": fused,
+        "moe_router_topk": experts.top_k,
+        "moe_router_score_function": experts.score,
+        # Softmax over all experts, or over the chosen ones, whose weights then sum to 1.
+        "moe_router_pre_softmax": experts.score == "softmax" and not experts.normalized,
+        "moe_router_topk_scaling_factor": experts.scaling if experts.scaling != 1.0 else None,
+        "moe_router_num_groups": experts.num_groups,
+        "moe_router_group_topk": experts.group_top_k,
+        "moe_router_enable_expert_bias": experts.selection_bias,
+        "moe_router_bias_update_rate": 0.0,
+        "moe_router_dtype": "fp32",
+        "moe_router_load_balancing_type": "none",  # the router adds its own, see experts.py
+        "moe_aux_loss_coeff": config.moe_aux_loss_coeff,
+    }
 
 
-# ------------------------------------------------------------------------------------------- weights in
+def _latent_settings(shape: ModelShape) -> dict[str, Any]:
+    if shape.latent is None:
+        return {}
+    settings: dict[str, Any] = {
+        "q_lora_rank": shape.latent.q_rank,
+        "kv_lora_rank": shape.latent.kv_rank,
+        "qk_head_dim": shape.latent.nope_dim,
+        "qk_pos_emb_head_dim": shape.latent.rope_dim,
+        "v_head_dim": shape.latent.v_dim,
+        "rotary_base": shape.rope_theta,
+    }
+    scaling = shape.rope_scaling
+    if scaling is None:
+        return settings | {"rope_type": "rope", "rotary_scaling_factor": 1.0}
+    if scaling.kind != "yarn":
+        raise ConfigError(f"rope type {scaling.kind!r} is not supported with latent attention; need yarn")
+    return settings | {
+        "rope_type": "yarn",
+        "rotary_scaling_factor": scaling.factor,
+        "original_max_position_embeddings": scaling.original_max_position,
+        "beta_fast": scaling.beta_fast,
+        "beta_slow": scaling.beta_slow,
+        "mscale": scaling.mscale,
+        "mscale_all_dim": scaling.mscale_all_dim,
+    }
 
 
-@torch.no_grad()
-def load_hf_weights(model: PolicyModel, folder: str | Path, shape: ModelShape) -> None:
-    """Fill the model from `*.safetensors`; each rank reads its own slices only, cast to the model's dtype.
-
-    Raises:
-        ConfigError: a tensor is missing, or its shape is not what `config.json` says.
-    """
-    tp_rank = parallel_state.get_tensor_model_parallel_rank()
-    tp_size = parallel_state.get_tensor_model_parallel_world_size()
-    expected = shape.hf_shapes()
-    with ExitStack() as stack:
-        files = _open_checkpoint(Path(folder), stack)
-        for name, parameter in _global_names(model):
-            line = _source_of(name, shape)
-            parts = []
-            for hf_name in line.hf_names:
-                if hf_name not in files:
-                    raise ConfigError(f"--hf-checkpoint {folder}: no tensor {hf_name!r}, which {name} needs")
-                whole = files[hf_name].get_slice(hf_name)
-                if tuple(whole.get_shape()) != expected[hf_name]:
-                    raise ConfigError(
-                        f"--hf-checkpoint {folder}: {hf_name} is {tuple(whole.get_shape())}, but config.json "
-                        f"says {expected[hf_name]}"
-                    )
-                parts.append(_read_slice(whole, line, tp_rank, tp_size))
-            value = merge(parts, line.merge, shape)
-            # Rows past the vocabulary exist only to make it divide by the ranks.
-            parameter[: value.shape[0]].copy_(value)
-            parameter[value.shape[0] :].zero_()
-
-
-def _open_checkpoint(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        names = set(json.loads(index.read_text())["weight_map"].values())
-    else:
-        names = {p.name for p in folder.glob("*.safetensors")}
-    if not names:
-        raise ConfigError(f"--hf-checkpoint {folder}: no *.safetensors file there")
-    handles = [stack.enter_context(safe_open(folder / name, framework="pt")) for name in sorted(names)]
-    return {key: handle for handle in handles for key in handle.keys()}  # noqa: SIM118
-
-
-def _read_slice(whole: Any, line: Mapping, rank: int, size: int) -> Tensor:
-    if line.cut == "whole":
-        return whole[:]
-    dim = 0 if line.cut == "rows" else 1
-    width = -(-whole.get_shape()[dim] // size)
-    part = slice(rank * width, (rank + 1) * width)
-    return whole[part] if dim == 0 else whole[:, part]
-
-
-def _source_of(name: str, shape: ModelShape) -> Mapping:
-    """Where to read a parameter from: with tied weights, the last stage's output layer is the embedding."""
-    if name == "output_layer.weight" and shape.tied:
-        return mapping_of("embedding.word_embeddings.weight")
-    return mapping_of(name)
-
-
-def _global_names(model: PolicyModel) -> Iterator[tuple[str, Tensor]]:
-    """Parameters of this stage, their layers numbered over the whole model."""
-    numbers = {str(i): layer.layer_number - 1 for i, layer in enumerate(model.decoder.layers)}
-    prefix = "decoder.layers."
-    for name, parameter in model.named_parameters():
-        if name.startswith(prefix):
-            local, _, rest = name.removeprefix(prefix).partition(".")
-            name = f"{prefix}{numbers[local]}.{rest}"
-        yield name, parameter
-
-
-# ------------------------------------------------------------------------------------------ weights out
-
-
-@torch.no_grad()
-def export_hf_weights(
-    model: PolicyModel, shape: ModelShape, dtype: torch.dtype | None = None
-) -> Iterator[tuple[str, Tensor]]:
-    """(Hugging Face name, whole tensor), in the order of `ModelShape.hf_shapes`; tied weights come once.
-
-    A collective of the first model replica; the ranks of the others get nothing. Exhaust it on all ranks. The
-    tensors may share memory with the model: use them before the next update.
-    """
-    if parallel_state.get_data_parallel_rank(with_context_parallel=True) != 0:
-        return
-    pp_group = parallel_state.get_pipeline_model_parallel_group()
-    mine = {}
-    for name, parameter in _global_names(model):
-        if not (name == "output_layer.weight" and shape.tied):
-            mine |= dict.fromkeys(mapping_of(name).hf_names, (name, parameter))
-    owners: list[Any] = [None] * pp_group.size()
-    dist.all_gather_object(owners, list(mine), group=pp_group)
-    stage_of = {name: stage for stage, names in enumerate(owners) for name in names}
-    last: tuple[str, list[Tensor]] = ("", [])
-    for hf_name, hf_shape in shape.hf_shapes().items():
-        whole = None
-        if hf_name in mine:
-            name, parameter = mine[hf_name]
-            if last[0] != name:
-                last = (name, _gather_parts(name, parameter, shape))
-            whole = last[1][mapping_of(name).hf_names.index(hf_name)]
-            whole = whole[: hf_shape[0]].to(dtype or whole.dtype).contiguous()
-        yield hf_name, _from_stage(whole, hf_shape, dtype or model.config.params_dtype, stage_of[hf_name])
-
-
-def _gather_parts(name: str, parameter: Tensor, shape: ModelShape) -> list[Tensor]:
-    """The Hugging Face tensors of one parameter, gathered over the tensor-parallel ranks."""
-    line = mapping_of(name)
-    parts = split(parameter.detach(), line.merge, shape)
-    group = parallel_state.get_tensor_model_parallel_group()
-    if group.size() == 1 or line.cut == "whole":
-        return parts
-    dim = 0 if line.cut == "rows" else 1
-    whole = []
-    for part in parts:
-        shards = [torch.empty_like(part, memory_format=torch.contiguous_format) for _ in range(group.size())]
-        dist.all_gather(shards, part.contiguous(), group=group)
-        whole.append(torch.cat(shards, dim=dim))
-    return whole
-
-
-def _from_stage(whole: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, stage: int) -> Tensor:
-    """Hand a tensor from the pipeline stage that has it to all others."""
-    group = parallel_state.get_pipeline_model_parallel_group()
-    if group.size() > 1:
-        if whole is None:
-            whole = torch.empty(shape, dtype=dtype, device=device())
-        dist.broadcast(whole, src=dist.get_global_rank(group, stage), group=group)
-    assert whole is not None
-    return whole
+def _set_yarn(transformer: Any, shape: ModelShape) -> None:
+    """What GPTModel and its attention look for on a config whose class does not declare it."""
+    scaling = shape.rope_scaling
+    assert scaling is not None
+    transformer.yarn_rotary_scaling_factor = scaling.factor
+    transformer.yarn_original_max_position_embeddings = scaling.original_max_position
+    transformer.yarn_beta_fast, transformer.yarn_beta_slow = scaling.beta_fast, scaling.beta_slow
+    transformer.yarn_mscale, transformer.yarn_mscale_all_dim = scaling.mscale, scaling.mscale_all_dim
+    transformer.yarn_correction_range_round_to_int = True

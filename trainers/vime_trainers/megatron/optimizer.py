@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,17 +19,17 @@ from vime_agents.errors import CheckpointError
 from vime_trainers.megatron.config import MegatronConfig
 
 
-def wrap(config: MegatronConfig, model: Any) -> Any:
-    """The model with gradient buffers, summed over data- and context-parallel ranks."""
+def wrap(config: MegatronConfig, parts: Sequence[Any]) -> list[Any]:
+    """The parts of the model with gradient buffers, summed over data- and context-parallel ranks."""
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True, use_distributed_optimizer=config.use_distributed_optimizer
     )
-    model.config.finalize_model_grads_func = _finalize_grads
-    return DistributedDataParallel(model.config, settings, model)
+    parts[0].config.finalize_model_grads_func = _finalize_grads
+    return [DistributedDataParallel(part.config, settings, part) for part in parts]
 
 
-def make_optimizer(config: MegatronConfig, ddp: Any) -> Any:
-    """Adam over what can be trained of a wrapped model."""
+def make_optimizer(config: MegatronConfig, ddp: list[Any]) -> Any:
+    """Adam over what can be trained of a wrapped model's parts."""
     settings = OptimizerConfig(
         optimizer="adam",
         lr=config.lr,
@@ -44,7 +44,7 @@ def make_optimizer(config: MegatronConfig, ddp: Any) -> Any:
         use_distributed_optimizer=config.use_distributed_optimizer,
     )
     overrides = get_standard_config_overrides(settings)  # wd_mult = 0 on norms and biases
-    return get_megatron_optimizer(settings, [ddp], overrides)
+    return get_megatron_optimizer(settings, ddp, overrides)
 
 
 class Schedule:

@@ -22,7 +22,8 @@ from vime_trainers.megatron.families import ModelShape, read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs
 from vime_trainers.megatron.metrics import sum_over_ranks
 from vime_trainers.megatron.micro_batches import micro_batches
-from vime_trainers.megatron.model import PolicyModel, build_model, load_hf_weights
+from vime_trainers.megatron.model import PolicyModel, build_model
+from vime_trainers.megatron.weights import load_hf_weights
 
 
 class FrozenModel:
@@ -47,9 +48,10 @@ class FrozenModel:
                 "the same ids are not the same text; give a model of the same tokenizer"
             )
         with cpu_compat():
-            self.model = build_model(config, self.shape)
-            load_hf_weights(self.model, folder, self.shape)
-        self.model.requires_grad_(False).eval()
+            self.parts = build_model(config, self.shape)
+            load_hf_weights(self.parts, folder, self.shape)
+        for part in self.parts:
+            part.requires_grad_(False).eval()
 
     def logprobs(
         self,
@@ -60,8 +62,8 @@ class FrozenModel:
     ) -> list[NDArray[np.float32]]:
         """As `vime_agents.trainer.Trainer.logprobs`; a collective."""
         return token_logprobs(
-            self.model,
-            self.model,
+            self.parts,
+            self.parts[-1],
             self.config,
             self.shape,
             self.row_cost,
@@ -72,7 +74,7 @@ class FrozenModel:
 
 
 def token_logprobs(
-    chunk: Any,
+    parts: Sequence[Any],
     model: PolicyModel,
     config: MegatronConfig,
     shape: ModelShape,
@@ -84,7 +86,7 @@ def token_logprobs(
 ) -> list[NDArray[np.float32]]:
     """Log-prob of each selected token of each row given those before it, NaN elsewhere; on all ranks.
 
-    `chunk` is what the schedule runs: the model, or its wrapper.
+    `parts` is what the schedule runs, the model or its wrappers; `model` the part with the output layer.
     """
     table = rows_of_tokens(rows, masks)
     count = sum(len(row.inputs) for row in table)
@@ -98,8 +100,8 @@ def token_logprobs(
 
     if count:
         with cpu_compat(), torch.no_grad():
-            parts, _ = micro_batches(table, config, cost)
-            run_micro_batches(chunk, parts, store, forward_only=True)
+            packed, _ = micro_batches(table, config, cost)
+            run_micro_batches(parts, packed, store, forward_only=True)
             sum_over_ranks(flat)
     values = flat.cpu().numpy()
     if count:

@@ -26,18 +26,18 @@ from vime_trainers.losses.distribution import log_probs_and_entropy
 from vime_trainers.losses.metrics import metrics_of
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import TokenInputs, TokenLoss, token_loss
-from vime_trainers.machine import peak_memory_bytes, peak_tflops
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.critic import Critic
 from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_group, install_cpu_shims
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
-from vime_trainers.megatron.metrics import Totals, grad_norms_by_part, largest_over_ranks
+from vime_trainers.megatron.metrics import Totals
 from vime_trainers.megatron.micro_batches import micro_batches
-from vime_trainers.megatron.model import build_model, export_hf_weights, load_hf_weights
+from vime_trainers.megatron.model import build_model, check_policy, virtual_pipeline_size
 from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
 from vime_trainers.megatron.scoring import FrozenModel, token_logprobs
+from vime_trainers.megatron.weights import export_hf_weights, load_hf_weights
 from vime_trainers.sample_logprobs import LogProbField, refuse_missing, with_logprobs
 
 
@@ -59,10 +59,12 @@ class MegatronTrainer:
         install_cpu_shims()
         with cpu_compat():
             self._owns_process_group = init_process_group()
-            _init_model_parallel(config)
-            self.model = build_model(config, self.shape)
-            load_hf_weights(self.model, config.hf_checkpoint, self.shape)
-            self.ddp = wrap(config, self.model)
+            check_policy(config, self.shape)
+            _init_model_parallel(config, virtual_pipeline_size(config, self.shape))
+            self.parts = build_model(config, self.shape)
+            self.model = self.parts[-1]  # the only one without a virtual pipeline
+            load_hf_weights(self.parts, config.hf_checkpoint, self.shape)
+            self.ddp = wrap(config, self.parts)
             self.optimizer = make_optimizer(config, self.ddp)
             self.schedule = Schedule(config, self.optimizer)
         self.frozen = _frozen_models(config)
@@ -101,13 +103,15 @@ class MegatronTrainer:
         with cpu_compat():
             parts, layout = micro_batches(rows, self.config, self.row_cost)
             totals = Totals()
-            self.ddp.zero_grad_buffer()
+            for part in self.ddp:
+                part.zero_grad_buffer()
             self.optimizer.zero_grad()
             run_micro_batches(
                 self.ddp,
                 parts,
                 lambda micro, hidden: self._loss(micro, hidden, batch.temperature, totals),
                 forward_only=False,
+                num_batch_rows=len(rows),
             )
             sums, max_diff = totals.reduce()
             custom = {} if self._custom_loss is None else totals.reduce_custom()
@@ -116,16 +120,13 @@ class MegatronTrainer:
             self.optimizer.prepare_grads()
             norm = self.optimizer.get_grad_norm()
             self._refuse_non_finite(norm, "gradient norm", rows, [])
-            norms = grad_norms_by_part([self.ddp], self.optimizer)
             self.schedule.advance()
             self.optimizer.step()
         self.version += 1
         done = time.perf_counter()
         return (
             custom
-            | metrics_of(sums, max_diff, totals.abs_diffs.cpu(), self.config.loss)
-            | norms
-            | self._model_flops(rows, done - started)
+            | metrics_of(sums, max_diff, self.config.loss)
             | {
                 "grad_norm": float(norm),
                 "lr": self.schedule.rate,
@@ -138,20 +139,8 @@ class MegatronTrainer:
                 "forward_backward_s": computed - started,
                 "optimizer_s": done - computed,
                 "tokens_per_s": batch.num_tokens / (done - started),
-                "peak_memory_gb": largest_over_ranks(peak_memory_bytes()) / 1e9,
             }
         )
-
-    def _model_flops(self, rows: Sequence[Row], seconds: float) -> dict[str, float]:
-        """Model FLOPs utilisation (PaLM, arXiv:2204.02311, appendix B), where the device's peak is known.
-
-        The backward pass counts twice the forward pass; recomputed layers do not count.
-        """
-        peak = peak_tflops(self.config.peak_tflops)
-        if peak is None:
-            return {}
-        done = 3 * sum(self.row_cost(len(row.inputs), int(row.mask.sum())) for row in rows)
-        return {"mfu": done / seconds / (peak * 1e12 * dist.get_world_size())}
 
     def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: Totals) -> Tensor:
         shares_rows = self.config.loss.needs_rows and self.config.context_parallel_size > 1
@@ -263,7 +252,7 @@ class MegatronTrainer:
 
     def weights(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, tensor), streaming; exhaust it on every rank before the next update."""
-        return export_hf_weights(self.model, self.shape, dtype)
+        return export_hf_weights(self.parts, self.shape, dtype)
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Hugging Face name -> shape, in the order of `weights`."""
@@ -281,7 +270,7 @@ class MegatronTrainer:
                 "num_skipped": self.num_skipped,
                 "schedule": self.schedule.state_dict(),
             }
-            save_checkpoint(folder, self.model, self.optimizer, counters)
+            save_checkpoint(folder, self.parts, self.optimizer, counters)
         if self.critic is not None:
             if dist.get_rank() == 0:
                 (folder / "critic").mkdir()
@@ -295,7 +284,7 @@ class MegatronTrainer:
             CheckpointError: there is no complete checkpoint, or it is of another model or optimizer.
         """
         with cpu_compat():
-            counters = load_checkpoint(folder, self.model, self.optimizer)
+            counters = load_checkpoint(folder, self.parts, self.optimizer)
             self.schedule.load_state_dict(counters["schedule"])
         if self.critic is not None:
             self.critic.load(folder / "critic")
@@ -328,17 +317,27 @@ def _add_up_row_parts(totals: Tensor) -> None:
         dist.all_reduce(totals, group=group)
 
 
-def _init_model_parallel(config: MegatronConfig) -> None:
+def _init_model_parallel(config: MegatronConfig, virtual_pipeline_size: int | None) -> None:
     world = dist.get_world_size()
     if world % config.model_parallel_size:
         raise ConfigError(
             f"{world} ranks cannot hold whole replicas of tensor x pipeline x context parallel = "
             f"{config.model_parallel_size} ranks: make the number of ranks a multiple of it"
         )
+    shared = config.expert_model_parallel_size * config.expert_tensor_size
+    if world // config.pipeline_model_parallel_size % shared:
+        raise ConfigError(
+            f"--expert-model-parallel-size {config.expert_model_parallel_size} * "
+            f"--expert-tensor-parallel-size {config.expert_tensor_size} = {shared} does not divide the "
+            f"{world // config.pipeline_model_parallel_size} ranks of a pipeline stage"
+        )
     parallel_state.initialize_model_parallel(
         config.tensor_model_parallel_size,
         config.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=virtual_pipeline_size,
         context_parallel_size=config.context_parallel_size,
+        expert_model_parallel_size=config.expert_model_parallel_size,
+        expert_tensor_parallel_size=config.expert_tensor_size,
     )
     torch.manual_seed(config.seed)
     # Without an accelerator there is no generator to track; nothing draws from it, since dropout is 0.

@@ -1,0 +1,188 @@
+"""Every layout of every family against transformers: `python -m tests.integration.megatron.parity`.
+
+Prints a table: relative differences of the loss and the gradient norm, and the worst, over the tensors
+of the model, of the gradients and of the weights after three optimizer steps. The other side is one process of
+plain torch and transformers (eager attention, one row at a time, AdamW). float32; random models of two or
+four layers. Each export is compared bit by bit with the checkpoint that was loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.integration.megatron import oracle
+
+NUM_UPDATES = 3
+ONE = "one process"
+TWO_STAGES = {"pipeline_model_parallel_size": 2}
+TENSOR = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a trainer is spread over processes."""
+
+    num_ranks: int
+    settings: Mapping[str, Any]
+    num_layers: int = 2
+    families: tuple[str, ...] = field(default=tuple(oracle.MODELS))
+
+
+WITH_EXPERTS = ("qwen3_moe", "deepseek_v3")
+DENSE = tuple(f for f in oracle.MODELS if f not in WITH_EXPERTS)
+LAYOUTS = {
+    ONE: Layout(1, {}),
+    "one row per micro-batch": Layout(1, {"max_tokens_per_gpu": 40}),
+    "recomputed": Layout(1, {"recompute_granularity": "full"}),
+    "TP2": Layout(2, {"tensor_model_parallel_size": 2}, families=DENSE),
+    "TP2, sequence parallel": Layout(2, TENSOR),
+    "PP2": Layout(2, TWO_STAGES),
+    "VPP: PP2 x 2 parts": Layout(2, {**TWO_STAGES, "num_layers_per_virtual_pipeline_stage": 1}, num_layers=4),
+    "DP2": Layout(2, {}),
+    "DP2, distributed optimizer": Layout(2, {"use_distributed_optimizer": True}),
+    "CP2": Layout(2, {"context_parallel_size": 2}),
+    "EP2": Layout(2, {"expert_model_parallel_size": 2}, families=WITH_EXPERTS),
+    "EP2, distributed optimizer": Layout(
+        2, {"expert_model_parallel_size": 2, "use_distributed_optimizer": True}, families=WITH_EXPERTS
+    ),
+    "TP2, ETP1": Layout(2, {**TENSOR, "expert_tensor_parallel_size": 1}, families=WITH_EXPERTS),
+    "TP2 x PP2": Layout(4, TENSOR | TWO_STAGES),
+    "DP2 x TP2": Layout(4, TENSOR),
+    "EP2 x TP2": Layout(4, {**TENSOR, "expert_model_parallel_size": 2}, families=WITH_EXPERTS),
+    "EP2 x PP2": Layout(4, {**TWO_STAGES, "expert_model_parallel_size": 2}, families=WITH_EXPERTS),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One layout of one family."""
+
+    family: str
+    layout: str
+
+    @property
+    def model(self) -> str:
+        """Name of the folder of its model."""
+        return f"{self.family}-{LAYOUTS[self.layout].num_layers}"
+
+
+def all_cases(families: Iterable[str] = tuple(oracle.MODELS)) -> list[Case]:
+    return [Case(f, name) for f in families for name, layout in LAYOUTS.items() if f in layout.families]
+
+
+def run(cases: Iterable[Case], root: Path) -> dict[Case, dict[str, Any]]:
+    """Train under each layout; the processes of a number of ranks are started once for all cases of it."""
+    cases = list(cases)
+    for case in cases:
+        if not (root / case.model).exists():
+            oracle.make_model(case.family, root / case.model, num_layers=LAYOUTS[case.layout].num_layers)
+    for num_ranks in sorted({LAYOUTS[c.layout].num_ranks for c in cases}):
+        jobs = [
+            {
+                "model": str(root / c.model),
+                "settings": dict(LAYOUTS[c.layout].settings),
+                "output": str(root / f"{cases.index(c)}.pt"),
+            }
+            for c in cases
+            if LAYOUTS[c.layout].num_ranks == num_ranks
+        ]
+        run_ranks(num_ranks, [str(Path(__file__).with_name("parity_rank.py")), json.dumps(jobs)], root)
+    return {c: torch.load(root / f"{i}.pt", weights_only=False) for i, c in enumerate(cases)}
+
+
+def run_ranks(num_ranks: int, arguments: list[str], logs: Path) -> None:
+    """Run a Python script as that many ranks of one process group; fails with the ends of their logs."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = []
+    for rank in range(num_ranks):
+        env = os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"}
+        with (logs / f"rank-{rank}.log").open("w") as log:
+            command = [sys.executable, *arguments]
+            ranks.append(subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT))
+    try:
+        # A rank that fails leaves the others waiting for it.
+        while any(p.poll() is None for p in ranks) and not any(p.poll() for p in ranks):
+            time.sleep(0.1)
+        codes = [process.poll() for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+    texts = "\n".join((logs / f"rank-{r}.log").read_text()[-3000:] for r in range(num_ranks))
+    assert codes == [0] * num_ranks, texts
+
+
+def expected(case: Case, root: Path) -> dict[str, Any]:
+    """What transformers and plain torch find for one process."""
+    batch = oracle.make_batch(9)
+    value, gradients, norm = oracle.gradients(oracle.load(root / case.model), batch)
+    weights = oracle.train(oracle.load(root / case.model), batch, NUM_UPDATES)
+    return {"loss": value, "grad_norm": norm, "gradients": gradients, "weights": weights}
+
+
+def differences(found: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    """Worst relative difference of the loss, the gradient norm, each gradient, each weight after training."""
+    result = {name: abs(found[name] / other[name] - 1) for name in ("loss", "grad_norm")}
+    for name in ("gradients", "weights"):
+        if name in found:
+            result[name] = largest_relative_error(found[name], other[name])
+    return result
+
+
+def largest_relative_error(found: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """Norm of the difference / norm, of the worst tensor; a tensor of zeros must be one of zeros."""
+    names = set(other) - {n for n in other if n.endswith("e_score_correction_bias")}
+    assert names <= found.keys(), sorted(names - found.keys())
+    assert all(found[n].shape == other[n].shape for n in names)
+    errors = [((found[n] - other[n]).norm() / other[n].norm().clamp(min=1e-30)).item() for n in names]
+    return max(errors)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", action="append", choices=tuple(oracle.MODELS), help="only these")
+    parser.add_argument("--layout", action="append", choices=tuple(LAYOUTS), help="only these")
+    arguments = parser.parse_args()
+    cases = all_cases(arguments.family or tuple(oracle.MODELS))
+    if arguments.layout:
+        cases = [c for c in cases if c.layout in arguments.layout]
+    with tempfile.TemporaryDirectory() as folder:
+        table(cases, Path(folder))
+
+
+def table(cases: list[Case], root: Path) -> None:
+    """Print it as Markdown."""
+    found = run(cases, root)
+    lines = ["| family | layout | loss | gradient norm | worst gradient | worst weight after 3 steps |"]
+    lines.append("|---|---|---|---|---|---|")
+    references: dict[str, dict[str, Any]] = {}
+    for case, result in found.items():
+        if case.model not in references:
+            references[case.model] = expected(case, root)
+        cells = differences(result, references[case.model])
+        numbers = [
+            f"{cells[n]:.0e}" if n in cells else "-" for n in ("loss", "grad_norm", "gradients", "weights")
+        ]
+        assert result["round_trip"], f"{case}: export differs from the checkpoint"
+        lines.append(f"| {case.family} | {case.layout} | {' | '.join(numbers)} |")
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
