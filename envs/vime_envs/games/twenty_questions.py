@@ -83,7 +83,8 @@ class TwentyQuestions(Game):
         """The question, or the answer to the last one."""
         if me == "answerer":
             return f"The question:\n{self.question}\n\nYour answer?"
-        return f"{self.answer}{self.num_questions - self.num_asked} questions are left."
+        left = self.num_questions - self.num_asked
+        return f"{self.answer}{left} question{'s are' if left > 1 else ' is'} left."
 
     def parse(self, me: str, text: str) -> str:
         """A question or guess; a yes or no."""
