@@ -40,7 +40,7 @@ class Coding(SandboxEnv):
         )
 
     async def score(self, text: str) -> Mapping[str, float | tuple[float, float]]:  # noqa: D102
-        report = await self.grade_tests({"test_solution.py": self.task["tests"]}, call_timeout_s=3.0)
+        report = await self.grade_tests({"test_solution.py": self.task["tests"]}, timeout_s=30.0)
         return {"passed": float(report.all_passed), "fraction": (report.fraction, 0.0)}
 
     def gold(self) -> list[str | Message]:  # noqa: D102

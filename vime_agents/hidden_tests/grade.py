@@ -18,12 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from vime_agents.errors import ContractError, GraderCrashed, GraderError, GraderTimeout
+from vime_agents.errors import ContractError, GraderCrashed, GraderError, GraderTimeout, SandboxError
 from vime_agents.hidden_tests import programs
 from vime_agents.sandbox import Sandbox, SandboxProcess
 
 MAX_LINE = 1 << 20
 """Bytes of a call or an answer."""
+START_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +137,17 @@ class _Solution:
     def __init__(self, sandbox: Sandbox, call_timeout_s: float, timeout_s: float) -> None:
         self._sandbox, self._call_timeout_s, self._left_s = sandbox, call_timeout_s, timeout_s
         self._program: _Program | None = None
+        self._started = False
+        """Whether it ever was: all that then goes wrong may be its own doing."""
         self._stack = contextlib.AsyncExitStack()
 
     async def answer(self, call: str) -> str:
         """A line of the solution's, or one that says why there is none."""
         if self._left_s <= 0:
             return _gone("the time for all calls is used up")
-        if self._program is None:
-            self._program = await self._stack.enter_async_context(_running(self._sandbox, "solve"))
+        if self._program is None and (why := await self._start()):
+            return _gone(why)
+        assert self._program is not None
         program, begin = self._program, time.monotonic()
         limit_s = min(self._call_timeout_s, self._left_s)
         try:
@@ -164,6 +168,29 @@ class _Solution:
         self._left_s -= time.monotonic() - begin
         await self.aclose()
         return _gone(why)
+
+    async def _start(self) -> str | None:
+        """Start it, which is not timed as a call; why it cannot be, after what it did before."""
+        program = None
+        try:
+            program = await self._stack.enter_async_context(_running(self._sandbox, "solve"))
+            async with asyncio.timeout(START_TIMEOUT_S):
+                ready = await program.line() is not None
+        except SandboxError:
+            if not self._started or not await self._sandbox.alive():
+                raise
+            ready = False
+        except TimeoutError as error:
+            if not self._started:
+                raise GraderTimeout(f"python3 did not start within {START_TIMEOUT_S:g} s") from error
+            ready = False
+        if not ready and not self._started:
+            raise GraderCrashed("python3 does not start in the solution's sandbox")
+        if program is None or not ready:
+            await self.aclose()
+            return "the solution cannot be started again"
+        self._program, self._started = program, True
+        return None
 
     async def aclose(self) -> None:
         """End it; the next call starts it anew."""

@@ -5,7 +5,7 @@ files, solution's modules]. It writes ["tests", names], ["begin", name], ["call"
 the solution's, or by ["gone", why]), ["end", name, None or the reason why it failed], and at last ["done"].
 
 `solve` runs the agent's code, and nothing of the author's. A line of its standard input is [module, function,
-arguments, keyword arguments]; it writes ["value", value] or ["raised", type, message].
+arguments, keyword arguments]; it writes ["ready"], then ["value", value] or ["raised", type, message].
 
 A line is a plain value as JSON. What comes back is built from JSON on the other side: a class of the
 agent's, with an `__eq__` of its own, is never among it.
@@ -70,7 +70,7 @@ def judge():
     """Run every test."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    answers = os.fdopen(os.dup(0), encoding="utf-8")
+    answers = os.fdopen(os.dup(0), encoding="utf-8", newline="\n")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     def send(*message):
@@ -158,10 +158,12 @@ def solve():
     """Serve calls until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDWR)
-    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    requests = os.fdopen(os.dup(0), encoding="utf-8", newline="\n")
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
     sys.path.insert(0, os.getcwd())
+    answers.write(dumps(["ready"]) + "\n")
+    answers.flush()
     for line in requests:
         try:
             module, name, args, kwargs = loads(line)

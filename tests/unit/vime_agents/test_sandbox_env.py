@@ -136,9 +136,19 @@ CHEATS = {
     ),
     "looks for the tests": (
         "import glob\n"
-        "paths = [p for top in ('/work', '/tmp') for p in glob.glob(top + '/**', recursive=True)]\n"
+        "paths = [p for top in ('/work', '/tmp') for p in glob.glob(f'{top}/**', recursive=True)]\n"
         "found = [p for p in paths if 'cases' in p]\n"
         "def double(v):\n    assert not found, 'found'\n    return 1\nhalf = double\n"
+    ),
+    "forks until there is no room, and goes": (
+        "import os, time\nfor _ in range(200):\n    try:\n        if os.fork() == 0:\n"
+        "            os.setsid()\n            time.sleep(30)\n    except OSError: pass\nos._exit(0)\n"
+    ),
+    "eats memory": "x = []\nwhile True: x.append(bytearray(1 << 20))\n",
+    "answers in two lines": (
+        "import os\ndef double(v):\n    for fd in range(3, 9):\n"
+        '        try: os.write(fd, b\'["value",1]\\r["value",1]\\r\\n\')\n'
+        "        except OSError: pass\n    return 1\nhalf = double\n"
     ),
     "kills everything": "import os\nos.kill(-1, 9)\n",
     "answers with deep nesting": (
@@ -150,11 +160,12 @@ CHEATS = {
 async def test_who_cheats_gets_nothing() -> None:
     pool: Any = vime.registry.sandbox_pool(size=0)
     try:
-        judge, solution = [await pool.create(vime.SandboxSpec()) for _ in range(2)]
+        spec = vime.SandboxSpec(memory_mb=64, max_processes=16)
+        judge, solution = [await pool.create(spec) for _ in range(2)]
         for cheat, text in CHEATS.items():
             await solution.write("solution.py", text.encode())
             report = await run_hidden_tests(
-                judge, solution, TESTS, modules=["solution"], call_timeout_s=1.0, timeout_s=3.0
+                judge, solution, TESTS, modules=["solution"], call_timeout_s=0.7, timeout_s=1.5
             )
             assert len(report.results) == 3, cheat
             assert report.fraction == 0.0, (cheat, report)
