@@ -234,6 +234,21 @@ def _check_parallel(config: TrainConfig) -> None:
             f"(--actor-num-nodes {config.actor_num_nodes} * --actor-num-gpus-per-node "
             f"{config.actor_num_gpus_per_node})"
         )
+    if config.num_layers_per_virtual_pipeline_stage and config.pipeline_model_parallel_size == 1:
+        raise ConfigError(
+            "--num-layers-per-virtual-pipeline-stage: needs --pipeline-model-parallel-size >= 2, got 1"
+        )
+    stage = config.num_trainer_ranks // config.pipeline_model_parallel_size
+    tensor = config.expert_tensor_parallel_size or config.tensor_model_parallel_size
+    if stage % (config.expert_model_parallel_size * tensor):
+        raise ConfigError(
+            f"--expert-model-parallel-size {config.expert_model_parallel_size} * "
+            f"--expert-tensor-parallel-size {tensor} does not divide the {stage} ranks of a pipeline stage"
+        )
+    if config.fp8_format is not None and (config.transformer_impl == "local" or not config.bf16):
+        raise ConfigError(
+            f"--fp8-format {config.fp8_format}: needs --bf16 and --transformer-impl transformer_engine"
+        )
     if config.sequence_parallel and config.tensor_model_parallel_size == 1:
         raise ConfigError("--sequence-parallel: needs --tensor-model-parallel-size >= 2, got 1")
 

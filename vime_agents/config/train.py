@@ -159,8 +159,14 @@ class ParallelOptions:
     """Ranks that share each layer."""
     pipeline_model_parallel_size: PositiveInt = 1
     """Ranks that share the stack of layers."""
+    num_layers_per_virtual_pipeline_stage: PositiveInt | None = None
+    """Cut each pipeline stage into parts of so many layers, which take turns: shorter waits. None: one."""
     context_parallel_size: PositiveInt = 1
     """Ranks that share each sequence."""
+    expert_model_parallel_size: PositiveInt = 1
+    """Ranks that share the experts of a layer, out of all that have the layer: no further ranks."""
+    expert_tensor_parallel_size: PositiveInt | None = None
+    """Ranks that share each expert; none: --tensor-model-parallel-size."""
     sequence_parallel: bool = False
     """Split activations between the tensor parallel ranks."""
     use_distributed_optimizer: bool = False
@@ -177,6 +183,12 @@ class ParallelOptions:
     """Tokens whose logits exist at the same time: bounds memory too."""
     recompute_granularity: Literal["full"] | None = None
     """full: compute each layer again in the backward pass, to hold less."""
+    moe_aux_loss_coeff: NonNegativeFloat = 0.0
+    """Weight of the loss that keeps the experts of a layer equally busy, of each token row by itself."""
+    transformer_impl: Literal["auto", "local", "transformer_engine"] = "auto"
+    """Layers. local: plain torch; transformer_engine: fused, on accelerators; auto: fused if they can be."""
+    fp8_format: Literal["e4m3", "hybrid"] | None = None
+    """Matrix products in 8 bits: needs --bf16 and Transformer Engine. Not measured yet."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,19 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
             {"tensor_model_parallel_size": 2, "context_parallel_size": 2, "actor_num_gpus_per_node": 6},
             ["--tensor-model-parallel-size 2 * --context-parallel-size 2 = 4", "6 trainer ranks"],
         ),
+        (
+            {"num_layers_per_virtual_pipeline_stage": 2},
+            ["--num-layers-per-virtual-pipeline-stage", "--pipeline-model-parallel-size"],
+        ),
+        (
+            {"expert_model_parallel_size": 4, "actor_num_gpus_per_node": 2},
+            ["--expert-model-parallel-size 4", "2 ranks of a pipeline stage"],
+        ),
+        ({"fp8_format": "hybrid"}, ["--fp8-format hybrid", "--bf16", "transformer_engine"]),
+        (
+            {"fp8_format": "e4m3", "bf16": True, "transformer_impl": "local"},
+            ["--fp8-format e4m3", "transformer_engine"],
+        ),
         ({"sequence_parallel": True}, ["--sequence-parallel", "--tensor-model-parallel-size"]),
         ({"vllm_router_ip": "h"}, ["--vllm-router-ip", "--vllm-router-port"]),
         (

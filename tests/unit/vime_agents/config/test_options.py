@@ -61,6 +61,15 @@ TRAIN_EXAMPLES = {
     "trainer": ("--trainer torch", "torch"),
     "tensor_model_parallel_size": ("--tensor-model-parallel-size 2 --actor-num-gpus-per-node 2", 2),
     "pipeline_model_parallel_size": ("--pipeline-model-parallel-size 2 --actor-num-nodes 2", 2),
+    "num_layers_per_virtual_pipeline_stage": (
+        "--num-layers-per-virtual-pipeline-stage 2 --pipeline-model-parallel-size 2 --actor-num-nodes 2",
+        2,
+    ),
+    "expert_model_parallel_size": ("--expert-model-parallel-size 4 --actor-num-gpus-per-node 8", 4),
+    "expert_tensor_parallel_size": ("--expert-tensor-parallel-size 1", 1),
+    "moe_aux_loss_coeff": ("--moe-aux-loss-coeff 1e-3", 1e-3),
+    "transformer_impl": ("--transformer-impl local", "local"),
+    "fp8_format": ("--fp8-format hybrid --bf16", "hybrid"),
     "context_parallel_size": ("--context-parallel-size 2 --actor-num-gpus-per-node 4", 2),
     "sequence_parallel": (
         "--sequence-parallel --tensor-model-parallel-size 2 --actor-num-gpus-per-node 2",
