@@ -24,11 +24,14 @@ from vime_agents.messages import Message
 from vime_agents.multi_agent import MultiAgentEnv, Next
 from vime_agents.reward import Score
 
+_before = random.getstate()
 try:
     import textarena
     from textarena.envs.registration import ENV_REGISTRY
 except ImportError as error:
     raise MissingDependencyError("textarena", "textarena", "a game of TextArena's") from error
+finally:
+    random.setstate(_before)  # importing it draws
 
 _globals = threading.Lock()
 """Held while TextArena runs: its games draw from generators that the whole process shares."""
