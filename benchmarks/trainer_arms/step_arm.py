@@ -1,7 +1,7 @@
 """One trainer in a process of its own: `step_arm <arm> <settings as JSON>`; each line on stdin is one step.
 
-It answers with a line of JSON: wall-clock seconds, gradient norm before clipping, the process's largest
-resident size during the step, and the tokens that went through the model, padding included.
+It answers with a line of JSON: seconds of the wall clock and of the processor, gradient norm before clipping,
+the largest resident size during the step, and the tokens that went through the model, padding included.
 """
 
 from __future__ import annotations
@@ -160,11 +160,11 @@ def main() -> None:
     for line in sys.stdin:
         batch = make_batch(json.loads(line), vocab_size)
         _restart_peak()
-        started = time.perf_counter()
+        started, started_cpu = time.perf_counter(), time.process_time()
         norm, computed = step(batch)
-        seconds = time.perf_counter() - started
         found = {
-            "seconds": seconds,
+            "seconds": time.perf_counter() - started,
+            "cpu_s": time.process_time() - started_cpu,
             "grad_norm": norm,
             "peak_mb": _peak_mb(),
             "tokens": batch.num_tokens,

@@ -59,10 +59,11 @@ def test_every_trainable_token_is_in_one_row_with_its_weight() -> None:
 
 def test_ratios_are_of_neighbouring_steps() -> None:
     step = {"tokens": 10, "computed": 20, "grad_norm": 1.0}
-    ours = [step | {"seconds": s, "peak_mb": 100.0} for s in (1.0, 10.0, 1.0)]
-    theirs = [step | {"seconds": s, "peak_mb": 200.0} for s in (2.0, 30.0, 4.0)]
+    ours = [step | {"seconds": 1.0, "cpu_s": s, "peak_mb": 100.0} for s in (1.0, 10.0, 1.0)]
+    theirs = [step | {"seconds": 2.0, "cpu_s": s, "peak_mb": 200.0} for s in (2.0, 30.0, 4.0)]
     found = summary(theirs, ours)
     assert found["ours_faster"] == 3.0
+    assert found["ours_faster_by_the_clock"] == 2.0
     assert found["ours_memory"] == 0.5
     assert found["tokens_per_s"] == 2.5
 
