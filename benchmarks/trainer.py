@@ -3,9 +3,10 @@
 `OMP_NUM_THREADS=1 make bench-trainer BENCH_FLAGS="--rows N --repeats N --turns 10 20 50"`
 
 All arms hold the same weights (SmolLM2-135M, float32), see the same rows and make whole steps: forward,
-backward, clipping, AdamW. Each is a process of its own; they take turns, so that other load meets all alike,
-and what is compared is the median of the ratios of neighbours. On one thread seconds of the processor are
-compared, which other load changes little. Gradient norms must agree, or the benchmark ends with an error.
+backward, clipping, AdamW (at a rate of 0, so that every step meets the same weights). Each is a process of its
+own; they take turns, so that other load meets all alike, and what is compared is the median of the ratios of
+neighbours. On one thread seconds of the processor are compared, which other load changes little. Gradient norms
+must agree, or the benchmark ends with an error.
 
 - Megatron, packed: `MegatronTrainer`
 - transformers, padded: micro-batches of `--rows-per-micro-batch` rows as they come, padded to their longest;
@@ -99,7 +100,7 @@ def main() -> None:
         parser.error("--rows must be a multiple of --rows-per-micro-batch")
     model = options.model or str(ensure_smollm2())
     lengths = ragged_lengths(options.rows, mu=options.log_length, sigma=1.0, longest=options.longest)
-    shared = {"model": model, "lr": 1e-6, "max_tokens": 4 * options.longest, "num_rows": options.rows}
+    shared = {"model": model, "lr": 0.0, "max_tokens": 4 * options.longest, "num_rows": options.rows}
     batched = shared | {"rows_per_micro_batch": options.rows_per_micro_batch, "sort": False}
     kinds = {
         OURS: (sys.executable, "megatron", shared),
