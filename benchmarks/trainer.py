@@ -3,10 +3,10 @@
 `OMP_NUM_THREADS=1 make bench-trainer BENCH_FLAGS="--rows N --repeats N --turns 10 20 50"`
 
 All arms hold the same weights (SmolLM2-135M, float32), see the same rows and make whole steps: forward,
-backward, clipping, AdamW (at a rate of 0, so that every step meets the same weights). Each is a process of its
-own; they take turns, so that other load meets all alike, and what is compared is the median of the ratios of
-neighbours. On one thread seconds of the processor are compared, which other load changes little. Gradient norms
-must agree, or the benchmark ends with an error.
+backward, clipping, AdamW (at a rate of 0, so that every step meets the same weights). Each is a process of
+its own; they take turns, so that other load meets all alike, and what is compared is the median of the ratios
+of neighbours. On one thread seconds of the processor are compared, which other load changes little. Gradient
+norms must agree, or the benchmark ends with an error.
 
 - Megatron, packed: `MegatronTrainer`
 - transformers, padded: micro-batches of `--rows-per-micro-batch` rows as they come, padded to their longest;
