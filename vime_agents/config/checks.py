@@ -40,6 +40,7 @@ def check_train(config: TrainConfig) -> None:
     else:
         _check_groups(config)
     _check_steps(config)
+    _check_trainable(config)
     _check_critic(config)
     _check_schedule(config)
     _check_parallel(config)
@@ -158,6 +159,20 @@ def _check_steps(config: TrainConfig) -> None:
             f"--pg-loss-type {config.pg_loss_type} would be 1 in every step, so that nothing bounds the "
             "later ones; give --old-logprobs recompute or rollout"
         )
+
+
+def _check_trainable(config: TrainConfig) -> None:
+    given = {
+        "--lora-rank": config.lora_rank > 0,
+        "--only-train-params-name-list": config.only_train_params_name_list is not None,
+        "--freeze-params-name-list": config.freeze_params_name_list is not None,
+    }
+    flags = [flag for flag, is_given in given.items() if is_given]
+    if len(flags) > 1:
+        raise ConfigError(f"{' and '.join(flags)}: each says what is trained; give one of them")
+    adapters = (config.lora_alpha, config.lora_target_modules, config.save_lora)
+    if not config.lora_rank and adapters != (32.0, "all-linear", None):
+        raise ConfigError("--lora-alpha, --lora-target-modules, --save-lora: need --lora-rank")
 
 
 def _check_critic(config: TrainConfig) -> None:

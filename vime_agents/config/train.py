@@ -219,6 +219,27 @@ class OptimizerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainableOptions:
+    """Trained parameters."""
+
+    lora_rank: NonNegativeInt = 0
+    """Train adapters of this rank beside frozen weights, and give the engines the sum; 0: the weights
+    themselves."""
+    lora_alpha: PositiveFloat = 32.0
+    """The adapters' product is multiplied by this over the rank."""
+    lora_target_modules: str = "all-linear"
+    """Layers that get an adapter, with commas between: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj,
+    down_proj; all-linear: all of them."""
+    save_lora: str | None = None
+    """Folder for the final adapters in PEFT's format; `{update}` is replaced."""
+    only_train_params_name_list: str | None = None
+    """Regular expressions with spaces between, searched for in Hugging Face and megatron-core names: the
+    parameters that are trained. None: all."""
+    freeze_params_name_list: str | None = None
+    """Likewise, those that are not."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CriticOptions:
     """Critic (with --advantage-estimator ppo)."""
 
@@ -357,6 +378,7 @@ class TrainConfig(
     WeightSyncOptions,
     ParallelOptions,
     OptimizerOptions,
+    TrainableOptions,
     CriticOptions,
     LossOptions,
     TrainEvalOptions,

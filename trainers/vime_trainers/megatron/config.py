@@ -10,6 +10,23 @@ from vime_trainers.losses.config import LossConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    """Low-rank adapters: `y = W x + (alpha / rank) B A x`, W frozen."""
+
+    rank: int
+    alpha: float = 32.0
+    target_modules: tuple[str, ...] = ("all-linear",)
+    """Hugging Face names of linear layers (q_proj, ...); `all-linear`: all that a layer has."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not self.alpha > 0 or not self.target_modules:
+            raise ConfigError(
+                f"--lora-rank {self.rank}, --lora-alpha {self.alpha}, --lora-target-modules "
+                f"{self.target_modules}: must be at least 1, above 0, and not empty"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CriticConfig:
     """A critic beside the policy, in the same ranks and with the policy's settings but these."""
 
@@ -88,6 +105,12 @@ class MegatronConfig:
     loss: LossConfig = field(default_factory=LossConfig)
     critic: CriticConfig | None = None
     """None: there is none."""
+    lora: LoraConfig | None = None
+    """None: the weights themselves are trained."""
+    only_train_params_name_list: str | None = None
+    """Regular expressions with spaces between: the parameters that are trained. None: all."""
+    freeze_params_name_list: str | None = None
+    """Likewise, those that are not."""
 
     def __post_init__(self) -> None:
         at_least_one = (
@@ -124,6 +147,12 @@ class MegatronConfig:
                 f"--fp8-format {self.fp8_format}: needs --bf16 and --transformer-impl transformer_engine"
             )
         self._check_schedule()
+        lists = [x for x in (self.only_train_params_name_list, self.freeze_params_name_list) if x is not None]
+        if len(lists) + (self.lora is not None) > 1:
+            raise ConfigError(
+                "--only-train-params-name-list, --freeze-params-name-list and --lora-rank each say what is "
+                "trained: give one of them"
+            )
 
     def _check_schedule(self) -> None:
         if self.min_lr > self.lr:

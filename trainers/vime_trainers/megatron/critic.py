@@ -234,6 +234,9 @@ def _own_config(config: MegatronConfig) -> MegatronConfig:
         lr_decay_iters=critic.lr_decay_iters or config.lr_decay_iters,
         moe_aux_loss_coeff=0.0,
         loss=LossConfig(),
+        lora=None,
+        only_train_params_name_list=None,
+        freeze_params_name_list=None,
     )
 
 

@@ -32,11 +32,13 @@ from vime_trainers.megatron.critic import Critic
 from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_group, install_cpu_shims
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
+from vime_trainers.megatron.lora import save_peft
 from vime_trainers.megatron.metrics import Totals
 from vime_trainers.megatron.micro_batches import micro_batches
 from vime_trainers.megatron.model import build_model, check_policy, virtual_pipeline_size
 from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
 from vime_trainers.megatron.scoring import FrozenModel, token_logprobs
+from vime_trainers.megatron.trainable import choose_trainable
 from vime_trainers.megatron.weights import export_hf_weights, load_hf_weights
 from vime_trainers.sample_logprobs import LogProbField, refuse_missing, with_logprobs
 
@@ -64,6 +66,7 @@ class MegatronTrainer:
             self.parts = build_model(config, self.shape)
             self.model = self.parts[-1]  # the only one without a virtual pipeline
             load_hf_weights(self.parts, config.hf_checkpoint, self.shape)
+            choose_trainable(self.parts, config, self.shape)
             self.ddp = wrap(config, self.parts)
             self.optimizer = make_optimizer(config, self.ddp)
             self.schedule = Schedule(config, self.optimizer)
@@ -257,6 +260,16 @@ class MegatronTrainer:
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Hugging Face name -> shape, in the order of `weights`."""
         return self.shape.hf_shapes()
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write what `lora` trained into the folder, as PEFT does; the ranks need not share a disk.
+
+        Raises:
+            ConfigError: there are no adapters.
+        """
+        if self.config.lora is None:
+            raise ConfigError("this trainer has no adapters: give MegatronConfig.lora")
+        save_peft(self.parts, self.config.lora, self.config.hf_checkpoint, folder)
 
     def save(self, folder: Path) -> None:
         """Write weights, optimizer, counters and random state into the empty folder.

@@ -35,7 +35,7 @@ def load_hf_weights(parts: Sequence[PolicyModel], folder: str | Path, shape: Mod
     with ExitStack() as stack:
         files = _open_checkpoint(Path(folder), stack)
         for name, tensor in named_tensors(parts, shape):
-            line = _source_of(name, shape)
+            line = source_of(name, shape)
             rank, size = _cut_over(line)
             slices = []
             for hf_name in line.hf_names:
@@ -84,7 +84,7 @@ def _read_slice(whole: Any, line: Mapping, rank: int, size: int) -> Tensor:
     return whole[part] if dim == 0 else whole[:, part]
 
 
-def _source_of(name: str, shape: ModelShape) -> Mapping:
+def source_of(name: str, shape: ModelShape) -> Mapping:
     """Where to read a tensor from: with tied weights, the last stage's output layer is the embedding."""
     if name == "output_layer.weight" and shape.tied:
         return mapping_of("embedding.word_embeddings.weight", shape)
@@ -104,7 +104,9 @@ def named_tensors(parts: Sequence[PolicyModel], shape: ModelShape) -> Iterator[t
 
 
 def _stored(part: PolicyModel) -> Iterator[tuple[str, Tensor]]:
-    yield from part.named_parameters()
+    for name, parameter in part.named_parameters():
+        if "_lora." not in name:  # those are in what their weight's export says: see `lora.py`
+            yield name, parameter
     for name, buffer in part.named_buffers():
         if name.endswith(".expert_bias"):
             yield name, buffer
@@ -197,7 +199,8 @@ def _all_gather(value: Any, group: dist.ProcessGroup) -> list[Any]:
 def _gather_parts(name: str, tensor: Tensor, shape: ModelShape) -> list[Tensor]:
     """The Hugging Face tensors of one parameter, gathered over the ranks that it is cut over."""
     line = mapping_of(name, shape)
-    parts = split(tensor.detach(), line.merge, shape)
+    merged = getattr(tensor, "merged", None)
+    parts = split(tensor.detach() if merged is None else merged(tensor), line.merge, shape)
     if line.expert:
         group = parallel_state.get_expert_tensor_parallel_group()
     else:

@@ -25,7 +25,7 @@ from vime_agents.serving.engine_client import EngineClient
 from vime_agents.serving.hf_folder import HFModelInfo
 from vime_agents.serving.vllm_server import VllmServerConfig
 from vime_trainers.losses.config import LossConfig
-from vime_trainers.megatron.config import CriticConfig, MegatronConfig
+from vime_trainers.megatron.config import CriticConfig, LoraConfig, MegatronConfig
 from vime_trainers.ray.engine_actor import create_engine
 from vime_trainers.ray.rollout_actor import RolloutConfig, create_player
 from vime_trainers.ray.trainer_group import TrainerGroup
@@ -267,6 +267,10 @@ def megatron_config(config: TrainConfig) -> MegatronConfig:
     }
     same = set(LossConfig.__dataclass_fields__) - set(special)
     loss = LossConfig(**special, **{name: getattr(config, name) for name in same})
+    lora = None
+    if config.lora_rank:
+        targets = tuple(config.lora_target_modules.replace(",", " ").split())
+        lora = LoraConfig(rank=config.lora_rank, alpha=config.lora_alpha, target_modules=targets)
     critic = None
     if config.has_critic:
         critic = CriticConfig(
@@ -278,6 +282,7 @@ def megatron_config(config: TrainConfig) -> MegatronConfig:
         )
     special = {
         "loss": loss,
+        "lora": lora,
         "critic": critic,
         "ref_load": config.reference,
         "lr_decay_iters": config.decay_steps,

@@ -109,6 +109,8 @@ async def _run(
             await loop.rollout_and_update(rollout)
         if config.save_hf is not None:
             await loop.save_hf()
+        if config.save_lora is not None:
+            await loop.save_lora()
 
 
 def _cancel_on_sigterm() -> None:
@@ -366,6 +368,12 @@ class _Loop:
             save_hf_folder, self.processes.trainer, Path(self.config.hf_checkpoint), target
         )
         self.progress.say(f"final weights: {target}")
+
+    async def save_lora(self) -> None:
+        """Write the final adapters as PEFT does."""
+        target = Path(str(self.config.save_lora).format(update=self.config.num_rollout))
+        await asyncio.to_thread(self.processes.trainer.save_adapter, target)
+        self.progress.say(f"final adapters: {target}")
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -238,6 +238,10 @@ class TrainerGroup:
         """Hugging Face name -> shape, in the order in which weights are exported and sent."""
         return self._answers([self._ranks[0].weight_shapes.remote()])[0]
 
+    def save_adapter(self, folder: Path) -> None:
+        """Write what `lora` trained, as PEFT does, on rank 0's node."""
+        self._call("save_adapter", folder)
+
     def save(self, folder: Path) -> None:
         """Write a checkpoint into the empty folder, which all ranks must see."""
         self._call("save", folder)

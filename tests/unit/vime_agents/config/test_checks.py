@@ -95,6 +95,8 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
             {"lr_decay_style": "cosine", "num_rollout": 5, "lr_warmup_iters": 5},
             ["--lr-decay-iters 5", "--lr-warmup-iters 5"],
         ),
+        ({"lora_alpha": 8.0}, ["--lora-alpha", "--lora-rank"]),
+        ({"lora_rank": 8, "freeze_params_name_list": "x"}, ["--lora-rank and --freeze-params-name-list"]),
         ({"lambd": 0.9}, ["--lambd", "--advantage-estimator grpo", "ppo"]),
         ({"critic_lr": 0.0}, ["--critic-lr", "has no critic"]),
         ({"advantage_estimator": "ppo", "num_rollout": 3, "num_critic_only_steps": 3}, ["--num-rollout 3"]),
@@ -198,7 +200,9 @@ def test_names_of_estimators_and_aggregations_are_those_of_learning():
 def test_every_setting_of_the_trainer_and_its_loss_has_a_flag_with_the_same_default():
     options = options_of(TrainConfig)
     defaults = {
-        f.name: f.default for f in dataclasses.fields(MegatronConfig) if f.name not in ("loss", "critic")
+        f.name: f.default
+        for f in dataclasses.fields(MegatronConfig)
+        if f.name not in ("loss", "critic", "lora")
     }
     defaults |= {f.name: f.default for f in dataclasses.fields(LossConfig)}
     # `seed` is the run's; the two clips depend on a second flag.
