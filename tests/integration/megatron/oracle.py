@@ -63,7 +63,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 72,
         "rope_parameters": LLAMA3,
     },
-    "qwen2": {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64},
+    "qwen2": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 64,
+        "rope_parameters": YARN,
+    },
     "qwen3": {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64, "head_dim": 24},
     "qwen3_moe": {
         "num_key_value_heads": 2,
@@ -273,11 +278,35 @@ def row_loss_and_norm(model: torch.nn.Module, batch: Batch, name: str) -> tuple[
     return value.item(), torch.linalg.vector_norm(torch.stack(norms)).item(), rejected
 
 
-def gradients(model: torch.nn.Module, batch: Batch) -> tuple[float, dict[str, torch.Tensor], float]:
-    """Loss, gradient of each parameter, and the norm of all."""
+def balance_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean over rows of the sum over layers of the sequence-wise balance loss of arXiv 2412.19437, 2.1.2."""
+    logits: list[torch.Tensor] = []
+    routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    hooks = [r.register_forward_hook(lambda _module, _args, out: logits.append(out[0])) for r in routers]
+    total, top_k = torch.zeros(()), model.config.num_experts_per_tok
+    for sample in batch.samples:
+        logits.clear()
+        ids = sample.token_ids[: np.flatnonzero(sample.loss_mask)[-1]]  # what comes after is not computed
+        model(torch.from_numpy(ids.astype(np.int64))[None], use_cache=False)
+        for layer in logits:
+            scores = layer.softmax(-1) if model.config.model_type == "qwen3_moe" else layer.sigmoid()
+            scores = scores / scores.sum(-1, keepdim=True)
+            num_tokens, num_experts = scores.shape
+            chosen = torch.zeros_like(scores).scatter(1, scores.topk(top_k, dim=-1).indices, 1.0)
+            load = num_experts / (top_k * num_tokens) * chosen.sum(0)
+            total = total + (load * scores.mean(0)).sum()
+    for hook in hooks:
+        hook.remove()
+    return total / len(batch.samples)
+
+
+def gradients(
+    model: torch.nn.Module, batch: Batch, balance: float = 0.0
+) -> tuple[float, dict[str, torch.Tensor], float]:
+    """Loss, gradient of each parameter, and the norm of all; `balance` weighs the experts' balance loss."""
     model.zero_grad()
     value = loss(model, batch)
-    value.backward()
+    (value + balance * balance_loss(model, batch) if balance else value).backward()
     found = {
         name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for name, p in model.named_parameters()
@@ -286,14 +315,16 @@ def gradients(model: torch.nn.Module, batch: Batch) -> tuple[float, dict[str, to
     return value.item(), checkpoint_names(found), norm.item()
 
 
-def train(model: torch.nn.Module, batch: Batch, num_updates: int) -> dict[str, torch.Tensor]:
+def train(
+    model: torch.nn.Module, batch: Batch, num_updates: int, balance: float = 0.0
+) -> dict[str, torch.Tensor]:
     """AdamW with clipping; like Megatron, no weight decay on norms and biases."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=LR, eps=ADAM_EPS, betas=(0.9, 0.999))
     for _ in range(num_updates):
-        gradients(model, batch)
+        gradients(model, batch, balance)
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_GRAD)
         optimizer.step()
     return checkpoint_names({name: p.detach().clone() for name, p in model.named_parameters()})

@@ -1,7 +1,7 @@
 """Every layout of every family against transformers: `python -m tests.integration.megatron.parity`.
 
-Prints a table: relative differences of the loss and the gradient norm, and the worst, over the tensors
-of the model, of the gradients and of the weights after three optimizer steps. The other side is one process of
+Prints a table: relative differences of the loss and the gradient norm, and the worst, over the tensors of
+the model, of the gradients and of the weights after three optimizer steps. The other side is one process of
 plain torch and transformers (eager attention, one row at a time, AdamW). float32; random models of two or
 four layers. Each export is compared bit by bit with the checkpoint that was loaded.
 """
@@ -28,7 +28,9 @@ from tests.integration.megatron import oracle
 NUM_UPDATES = 3
 ONE = "one process"
 TWO_STAGES = {"pipeline_model_parallel_size": 2}
-TENSOR = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+SPLIT_EXPERTS: dict[str, Any] = {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}
+BALANCE: dict[str, Any] = {"moe_aux_loss_coeff": 0.5}
+TENSOR: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Layout:
     settings: Mapping[str, Any]
     num_layers: int = 2
     families: tuple[str, ...] = field(default=tuple(oracle.MODELS))
+    in_table: bool = True
 
 
 WITH_EXPERTS = ("qwen3_moe", "deepseek_v3")
@@ -58,10 +61,23 @@ LAYOUTS = {
     "EP2, distributed optimizer": Layout(
         2, {"expert_model_parallel_size": 2, "use_distributed_optimizer": True}, families=WITH_EXPERTS
     ),
-    "TP2, ETP1": Layout(2, {**TENSOR, "expert_tensor_parallel_size": 1}, families=WITH_EXPERTS),
     "TP2 x PP2": Layout(4, TENSOR | TWO_STAGES),
     "DP2 x TP2": Layout(4, TENSOR),
-    "EP2 x TP2": Layout(4, {**TENSOR, "expert_model_parallel_size": 2}, families=WITH_EXPERTS),
+    "EP2 x TP2": Layout(4, TENSOR | SPLIT_EXPERTS, families=WITH_EXPERTS),
+    "balance loss": Layout(1, BALANCE, families=WITH_EXPERTS),
+    "balance loss, one row per micro-batch": Layout(
+        1, {**BALANCE, "max_tokens_per_gpu": 40}, families=WITH_EXPERTS
+    ),
+    "balance loss, recomputed, PP2": Layout(
+        2, {**BALANCE, **TWO_STAGES, "recompute_granularity": "full"}, families=WITH_EXPERTS
+    ),
+    "balance loss, CP2": Layout(2, {**BALANCE, "context_parallel_size": 2}, families=WITH_EXPERTS),
+    "balance loss, EP2 x TP2": Layout(4, BALANCE | TENSOR | SPLIT_EXPERTS, families=WITH_EXPERTS),
+    "bf16": Layout(1, {"bf16": True}, in_table=False),
+    "bf16, DP2": Layout(2, {"bf16": True}, in_table=False),
+    "bf16, DP2, distributed optimizer": Layout(
+        2, {"bf16": True, "use_distributed_optimizer": True}, in_table=False
+    ),
     "EP2 x PP2": Layout(4, {**TWO_STAGES, "expert_model_parallel_size": 2}, families=WITH_EXPERTS),
 }
 
@@ -80,7 +96,8 @@ class Case:
 
 
 def all_cases(families: Iterable[str] = tuple(oracle.MODELS)) -> list[Case]:
-    return [Case(f, name) for f in families for name, layout in LAYOUTS.items() if f in layout.families]
+    known = [(name, layout) for name, layout in LAYOUTS.items() if layout.in_table]
+    return [Case(f, name) for f in families for name, layout in known if f in layout.families]
 
 
 def run(cases: Iterable[Case], root: Path) -> dict[Case, dict[str, Any]]:
@@ -128,11 +145,26 @@ def run_ranks(num_ranks: int, arguments: list[str], logs: Path) -> None:
     assert codes == [0] * num_ranks, texts
 
 
+class References:
+    """What transformers finds, worked out once for each model and loss."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._known: dict[tuple[str, float], dict[str, Any]] = {}
+
+    def of(self, case: Case) -> dict[str, Any]:
+        key = case.model, LAYOUTS[case.layout].settings.get("moe_aux_loss_coeff", 0.0)
+        if key not in self._known:
+            self._known[key] = expected(case, self._root)
+        return self._known[key]
+
+
 def expected(case: Case, root: Path) -> dict[str, Any]:
     """What transformers and plain torch find for one process."""
     batch = oracle.make_batch(9)
-    value, gradients, norm = oracle.gradients(oracle.load(root / case.model), batch)
-    weights = oracle.train(oracle.load(root / case.model), batch, NUM_UPDATES)
+    balance = LAYOUTS[case.layout].settings.get("moe_aux_loss_coeff", 0.0)
+    value, gradients, norm = oracle.gradients(oracle.load(root / case.model), batch, balance)
+    weights = oracle.train(oracle.load(root / case.model), batch, NUM_UPDATES, balance)
     return {"loss": value, "grad_norm": norm, "gradients": gradients, "weights": weights}
 
 
@@ -171,11 +203,9 @@ def table(cases: list[Case], root: Path) -> None:
     found = run(cases, root)
     lines = ["| family | layout | loss | gradient norm | worst gradient | worst weight after 3 steps |"]
     lines.append("|---|---|---|---|---|---|")
-    references: dict[str, dict[str, Any]] = {}
+    references = References(root)
     for case, result in found.items():
-        if case.model not in references:
-            references[case.model] = expected(case, root)
-        cells = differences(result, references[case.model])
+        cells = differences(result, references.of(case))
         numbers = [
             f"{cells[n]:.0e}" if n in cells else "-" for n in ("loss", "grad_norm", "gradients", "weights")
         ]

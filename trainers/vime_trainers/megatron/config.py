@@ -142,6 +142,16 @@ class MegatronConfig:
                 "--num-layers-per-virtual-pipeline-stage cuts pipeline stages into parts: it needs "
                 "--pipeline-model-parallel-size above 1"
             )
+        if (
+            self.expert_model_parallel_size == 1
+            and self.expert_tensor_size != self.tensor_model_parallel_size
+        ):
+            # Megatron then adds the gradients of experts up over the copies of the model only.
+            raise ConfigError(
+                f"--expert-tensor-parallel-size {self.expert_tensor_size}: other than "
+                f"--tensor-model-parallel-size {self.tensor_model_parallel_size} it needs "
+                "--expert-model-parallel-size above 1"
+            )
         if self.fp8_format is not None and (self.transformer_impl == "local" or not self.bf16):
             raise ConfigError(
                 f"--fp8-format {self.fp8_format}: needs --bf16 and --transformer-impl transformer_engine"

@@ -30,8 +30,8 @@ def has_transformer_engine() -> bool:
     return has_cuda() and importlib.util.find_spec("transformer_engine") is not None
 
 
-def uses_transformer_engine(impl: str) -> bool:
-    """Whether `--transformer-impl` comes to Transformer Engine's layers here.
+def uses_transformer_engine(impl: str, *, fp8: str | None = None) -> bool:
+    """Whether `--transformer-impl` comes to Transformer Engine's layers here; `fp8` is `--fp8-format`.
 
     Raises:
         ConfigError: they are asked for, and cannot be used.
@@ -40,6 +40,11 @@ def uses_transformer_engine(impl: str) -> bool:
         raise ConfigError(
             "--transformer-impl transformer_engine: needs an accelerator and the package transformer_engine "
             f"(accelerator: {'yes' if has_cuda() else 'no'}); give --transformer-impl local"
+        )
+    if fp8 is not None and not has_transformer_engine():
+        raise ConfigError(
+            f"--fp8-format {fp8}: needs an accelerator and the package transformer_engine "
+            f"(accelerator: {'yes' if has_cuda() else 'no'}); drop it"
         )
     return impl != "local" and has_transformer_engine()
 

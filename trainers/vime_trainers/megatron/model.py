@@ -41,7 +41,7 @@ def build_model(config: MegatronConfig, shape: ModelShape) -> list[PolicyModel]:
     """
     num_parts = parallel_state.get_virtual_pipeline_model_parallel_world_size()
     _check_parallel_sizes(config, shape, num_parts or 1)
-    fused = uses_transformer_engine(config.transformer_impl)
+    fused = uses_transformer_engine(config.transformer_impl, fp8=config.fp8_format)
     transformer = _transformer_config(config, shape, fused=fused)
     parts = []
     for part in range(num_parts or 1):
@@ -122,9 +122,13 @@ def _check_parallel_sizes(config: MegatronConfig, shape: ModelShape, num_parts: 
         )
     ep = config.expert_model_parallel_size
     _check_divides("--expert-model-parallel-size", ep, experts.num_experts, "experts")
-    _check_divides(
-        "--expert-tensor-parallel-size", config.expert_tensor_size, experts.ffn_size, "expert width"
-    )
+    etp = config.expert_tensor_size
+    _check_divides("--expert-tensor-parallel-size", etp, experts.ffn_size, "expert width")
+    if ep > 1 and etp > 1 and not has_cuda():
+        raise ConfigError(
+            f"--expert-model-parallel-size {ep} with experts cut over {etp} ranks: without accelerators "
+            "ranks cannot gather different numbers of tokens; set --expert-tensor-parallel-size 1"
+        )
 
 
 def _check_divides(flag: str, size: int, count: int, what: str) -> None:
