@@ -26,9 +26,12 @@ from vime_agents.trainer import Batch
 from vime_trainers.batching.rows import Row, rows_of_samples, rows_of_tokens
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
 from vime_trainers.losses.distribution import log_probs_and_entropy
+from vime_trainers.losses.gradient_parts import part_of
+from vime_trainers.losses.histogram import NUM_BINS
 from vime_trainers.losses.metrics import metrics_of
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import SUMS, TokenInputs, TokenLoss, token_loss
+from vime_trainers.machine import peak_memory_bytes
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.sample_logprobs import LogProbField, refuse_missing, with_logprobs
 from vime_trainers.torch_settings import refuse_megatron_settings
@@ -84,19 +87,22 @@ class TorchTrainer:
         rows = rows_of_samples(batch.samples)
         parts = padded(rows, self.config.max_tokens_per_gpu)
         self.optimizer.zero_grad()
-        sums, largest, custom = torch.zeros(len(SUMS), dtype=torch.float64), 0.0, Counter[str]()
+        sums, diffs = (torch.zeros(n, dtype=torch.float64) for n in (len(SUMS), NUM_BINS))
+        largest, custom = 0.0, Counter[str]()
         for part in parts:
             result = self._loss(part, batch.temperature)
             if not torch.isfinite(result.loss):
                 raise self._non_finite("loss", result.loss.item(), [rows[i].id for i in part.indices])
             result.loss.backward()
             sums += result.sums
+            diffs += result.abs_diffs
             largest = max(largest, float(result.max_abs_diff))
             for name, value in result.custom.items():
                 custom[name] += value.item()
         norm = float(torch.nn.utils.get_total_norm(list(self._gradients())))
         if not math.isfinite(norm):
             raise self._non_finite("gradient norm", norm, [row.id for row in rows])
+        norms = self._grad_norms_by_part()
         computed = time.perf_counter()
         if self.config.clip_grad:
             torch.nn.utils.clip_grads_with_norm_(
@@ -110,7 +116,8 @@ class TorchTrainer:
         done = time.perf_counter()
         return {
             **custom,
-            **metrics_of(dict(zip(SUMS, sums.tolist(), strict=True)), largest, self.config.loss),
+            **metrics_of(dict(zip(SUMS, sums.tolist(), strict=True)), largest, diffs, self.config.loss),
+            **norms,
             "grad_norm": norm,
             "lr": rate,
             "num_tokens": float(batch.num_tokens),
@@ -121,6 +128,7 @@ class TorchTrainer:
             "forward_backward_s": computed - started,
             "optimizer_s": done - computed,
             "tokens_per_s": batch.num_tokens / (done - started),
+            "peak_memory_gb": peak_memory_bytes() / 1e9,
         }
 
     def _loss(self, part: PaddedRows, temperature: float) -> TokenLoss:
@@ -141,6 +149,13 @@ class TorchTrainer:
         if self._custom_loss is None:
             return token_loss(self.config.loss, tokens)
         return custom_loss(self._custom_loss, self.config.loss, tokens, part.targets, logits)
+
+    def _grad_norms_by_part(self) -> dict[str, float]:
+        squares: Counter[str] = Counter()
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None:
+                squares[part_of(name)] += parameter.grad.double().square().sum().item()  # type: ignore[assignment]
+        return {f"grad_norm/{part}": math.sqrt(value) for part, value in sorted(squares.items())}
 
     def _gradients(self) -> Iterator[Tensor]:
         return (p.grad for p in self.model.parameters() if p.grad is not None)

@@ -181,6 +181,9 @@ class ParallelOptions:
     drop: do not train on it, but keep its reward in the baseline. Cut and dropped tokens are counted."""
     log_probs_chunk_size: PositiveInt = 1024
     """Tokens whose logits exist at the same time: bounds memory too."""
+    peak_tflops: PositiveFloat | None = None
+    """What one rank's device can do, 10^12 operations a second, for the metric `mfu`; none: as a table of
+    accelerators knows it, and no `mfu` where it does not."""
     recompute_granularity: Literal["full"] | None = None
     """full: compute each layer again in the backward pass, to hold less."""
     moe_aux_loss_coeff: NonNegativeFloat = 0.0

@@ -68,6 +68,7 @@ class _Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
     num_groups: int = 0
+    group_sizes: Counter[int] = field(default_factory=Counter)
     num_zero_groups: int = 0
     num_oversized_rows: int = 0
     num_oversized_tokens: int = 0
@@ -236,6 +237,7 @@ def _advantage_rows(
         ]
     tally.rewards.extend(t.reward.value for _, t in members if t.reward.value is not None)
     tally.num_groups += 1
+    tally.group_sizes[len(members)] += 1
     tally.num_zero_groups += not any(row.advantages.any() for row in rows)
     return rows
 
@@ -325,6 +327,7 @@ def _metrics(
     trajectories = [t for e in episodes for t in e.trajectories]
     sampled = sum(t.num_sampled_tokens for t in trajectories)
     recorded = sum(int(s.loss_mask.sum()) for t in trajectories for s in t.segments)
+    played = {(r.episode.id, r.trajectory.agent) for r in rows}
     metrics = {
         "reward_mean": float(np.mean(tally.rewards)) if tally.rewards else float("nan"),
         "reward_std": float(np.std(tally.rewards)) if tally.rewards else float("nan"),
@@ -333,7 +336,9 @@ def _metrics(
         "groups_zero_advantage": tally.num_zero_groups,
         "episodes_truncated": sum(e.outcome.kind == "truncated" for e in episodes),
         "turns_mean": float(np.mean([len(t.turns) for t in trajectories])) if trajectories else 0.0,
+        "zero_advantage_share": tally.num_zero_groups / tally.num_groups if tally.num_groups else 0.0,
         "rows": len(rows),
+        "rows_per_episode": len(rows) / len(played) if played else 0.0,
         "rows_trained": len(samples),
         "forks": sum(t.num_forks for t in trajectories),
         "tokens_sampled": sampled,
@@ -343,5 +348,6 @@ def _metrics(
         "tokens_trained": sum(int(s.loss_mask.sum()) for s in samples),
         "tokens_in_rows": sum(len(s) for s in samples),
     }
+    metrics |= {f"group_size/{size}": count for size, count in sorted(tally.group_sizes.items())}
     metrics |= {f"dropped/{reason}": count for reason, count in sorted(tally.dropped.items())}
     return {name: float(value) for name, value in metrics.items()}

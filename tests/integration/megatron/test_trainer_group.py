@@ -72,7 +72,13 @@ def test_a_group_trains_exports_and_resumes_and_ends_with_the_first_error(group,
     assert first.version == 0
 
     before = group.logprobs(rows, temperature=oracle.TEMPERATURE)
-    assert group.update(batch)["grad_norm"] > 0
+    metrics = group.update(batch)
+    assert metrics["grad_norm"] > 0
+    parts = [value for name, value in metrics.items() if name.startswith("grad_norm/")]
+    assert len(parts) == 4  # embedding (tied: no head), attention, mlp, norm
+    assert np.linalg.norm(parts) == pytest.approx(metrics["grad_norm"], rel=1e-5)
+    assert 0.1 < metrics["peak_memory_gb"] < 100
+    assert metrics["rollout_train_logprob_diff_p99"] <= metrics["max_rollout_train_logprob_diff"]
     assert group.version == 1
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torch import Tensor
+
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.corrections import effective_sample_share
+from vime_trainers.losses.histogram import quantile
 
 
-def metrics_of(sums: Mapping[str, float], max_diff: float, loss: LossConfig) -> dict[str, float]:
+def metrics_of(
+    sums: Mapping[str, float], max_diff: float, abs_diffs: Tensor, loss: LossConfig
+) -> dict[str, float]:
     """What a trainer reports of the loss.
 
     Args:
         sums: `TokenLoss.sums` by name, added up over micro-batches and ranks.
         max_diff: the largest `TokenLoss.max_abs_diff`.
+        abs_diffs: `TokenLoss.abs_diffs`, added up likewise.
         loss: whose they are.
     """
     count = sums["count"]
@@ -24,6 +30,7 @@ def metrics_of(sums: Mapping[str, float], max_diff: float, loss: LossConfig) -> 
         "pg_loss": sums["pg_loss"],
         "kl_k3": sums["kl_k3"] / count,
         "mean_rollout_train_logprob_diff": sums["abs_diff"] / count,
+        "rollout_train_logprob_diff_p99": min(quantile(abs_diffs, 0.99), max_diff),
         "max_rollout_train_logprob_diff": max_diff,
         "ratio_mean": sums["ratio"] / count,
         "clip_fraction": sums["clipped"] / count,

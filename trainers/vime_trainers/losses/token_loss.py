@@ -20,6 +20,7 @@ from vime_trainers.losses.corrections import (
     veto_accept,
 )
 from vime_trainers.losses.gspo import gspo_loss
+from vime_trainers.losses.histogram import magnitudes
 from vime_trainers.losses.policy_gradient import cispo_loss, log_ratio, ppo_clip_loss, reinforce_loss
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.supervised import sft_loss
@@ -74,6 +75,8 @@ class TokenLoss:
     sums over tokens, rejected ones included."""
     max_abs_diff: Tensor
     """[] largest |l - l_rollout|, detached."""
+    abs_diffs: Tensor
+    """[NUM_BINS] how many |l - l_rollout| are in each bin of `losses.histogram`."""
     custom: dict[str, Tensor] = field(default_factory=dict)
     """A custom loss's own metrics, each a sum over tokens."""
 
@@ -138,7 +141,8 @@ def report(
         torch.tensor(difference.numel(), device=difference.device),
     )
     largest = difference.max() if difference.numel() else difference.new_zeros(())
-    return TokenLoss(loss, torch.stack([s.double() for s in sums]), largest, custom or {})
+    counts = magnitudes(difference[sampled])
+    return TokenLoss(loss, torch.stack([s.double() for s in sums]), largest, counts, custom or {})
 
 
 def old_log_probs(config: LossConfig, tokens: TokenInputs) -> Tensor:

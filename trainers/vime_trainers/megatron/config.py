@@ -102,6 +102,8 @@ class MegatronConfig:
     """`local`: layers in plain torch; `transformer_engine`: fused ones; `auto`: fused if they can be."""
     fp8_format: Literal["e4m3", "hybrid"] | None = None
     """Matrix products in 8 bits, by Transformer Engine on accelerators; None: none."""
+    peak_tflops: float | None = None
+    """What one rank's device can do, 10^12 operations a second, for `mfu`; None: as a table knows it."""
     loss: LossConfig = field(default_factory=LossConfig)
     critic: CriticConfig | None = None
     """None: there is none."""

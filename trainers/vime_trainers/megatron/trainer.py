@@ -26,6 +26,7 @@ from vime_trainers.losses.distribution import log_probs_and_entropy
 from vime_trainers.losses.metrics import metrics_of
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import TokenInputs, TokenLoss, token_loss
+from vime_trainers.machine import peak_memory_bytes, peak_tflops
 from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.critic import Critic
@@ -33,7 +34,7 @@ from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_gro
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
 from vime_trainers.megatron.lora import save_peft
-from vime_trainers.megatron.metrics import Totals
+from vime_trainers.megatron.metrics import Totals, grad_norms_by_part, largest_over_ranks
 from vime_trainers.megatron.micro_batches import micro_batches
 from vime_trainers.megatron.model import build_model, check_policy, virtual_pipeline_size
 from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
@@ -123,13 +124,16 @@ class MegatronTrainer:
             self.optimizer.prepare_grads()
             norm = self.optimizer.get_grad_norm()
             self._refuse_non_finite(norm, "gradient norm", rows, [])
+            norms = grad_norms_by_part([self.ddp], self.optimizer)
             self.schedule.advance()
             self.optimizer.step()
         self.version += 1
         done = time.perf_counter()
         return (
             custom
-            | metrics_of(sums, max_diff, self.config.loss)
+            | metrics_of(sums, max_diff, totals.abs_diffs.cpu(), self.config.loss)
+            | norms
+            | self._model_flops(rows, done - started)
             | {
                 "grad_norm": float(norm),
                 "lr": self.schedule.rate,
@@ -142,8 +146,20 @@ class MegatronTrainer:
                 "forward_backward_s": computed - started,
                 "optimizer_s": done - computed,
                 "tokens_per_s": batch.num_tokens / (done - started),
+                "peak_memory_gb": largest_over_ranks(peak_memory_bytes()) / 1e9,
             }
         )
+
+    def _model_flops(self, rows: Sequence[Row], seconds: float) -> dict[str, float]:
+        """Model FLOPs utilisation (PaLM, arXiv:2204.02311, appendix B), where the device's peak is known.
+
+        The backward pass counts twice the forward pass; recomputed layers do not count.
+        """
+        peak = peak_tflops(self.config.peak_tflops)
+        if peak is None:
+            return {}
+        done = 3 * sum(self.row_cost(len(row.inputs), int(row.mask.sum())) for row in rows)
+        return {"mfu": done / seconds / (peak * 1e12 * dist.get_world_size())}
 
     def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: Totals) -> Tensor:
         shares_rows = self.config.loss.needs_rows and self.config.context_parallel_size > 1

@@ -84,7 +84,7 @@ def merge_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
         values = [step[name] for step in steps if name in step]
         merged[name] = values[-1] if name in _LAST else sum(values) if name in _SUMMED else max(values)
     for name in dict.fromkeys(name for step in made for name in step):
-        if name in (*_LAST, *_SUMMED) or name.startswith("max_") or "_p99" in name:
+        if name in (*_LAST, *_SUMMED) or name.startswith(("max_", "peak_")) or "_p99" in name:
             continue
         pairs = [
             (step[name], 1.0 if _is_by_step(name) else step["num_trainable_tokens"])

@@ -36,6 +36,7 @@ from vime_agents.learning.credit import Credit, CriticEstimator
 from vime_agents.learning.group_rewards import add_group_rewards
 from vime_agents.learning.row_limit import RowLimit
 from vime_agents.learning.samples import build_batches
+from vime_agents.learning.staleness import staleness
 from vime_agents.policy import Sampling
 from vime_agents.registry import env_class
 from vime_agents.reward import GroupReward
@@ -44,6 +45,7 @@ from vime_agents.storage.run_directory import RunDirectory
 from vime_agents.task import Task, TaskSet
 from vime_agents.trainer import Batch, CriticTrainer
 from vime_trainers.batching.plan import alignment, longest_row
+from vime_trainers.ray.alarms import Alarms
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
 from vime_trainers.ray.hf_export import save_hf_folder
@@ -153,6 +155,7 @@ class _Loop:
         """Of the weights on their way to the engines."""
         self.group_rewards: Sequence[GroupReward] = getattr(env_class(config.env), "group_rewards", ())
         self.seconds: dict[str, float] = {}
+        self.alarms = Alarms()
 
     def _estimator(self) -> Estimator | RoleBaselines:
         config = self.config
@@ -203,6 +206,8 @@ class _Loop:
         metrics |= await self.processes.sandbox_metrics()
         self.run.log("train", update, metrics | self.seconds_metrics())
         self.progress.updated(update, metrics, self.seconds)
+        for alarm in self.alarms.of(metrics):
+            self.progress.say(f"  look at this: {alarm}")
         if evaluates:
             await self.evaluate(update)
         # The checkpoint comes last: a run that resumes from it finds every event up to it.
@@ -236,7 +241,8 @@ class _Loop:
             keep_zero_advantage=config.loss_type == "custom_loss"
             or any((config.entropy_coef, config.kl_coef, config.kl_loss_coef, config.opd_kl_coef)),
         )
-        return batches, {**batches[0].metrics, **_components(episodes)}
+        age = staleness(batches, version=rollout)
+        return batches, {**batches[0].metrics, **age, **_components(episodes)}
 
     async def critic_estimator(self, episodes: list[Episode]) -> CriticEstimator:
         """Advantages against what the critic says of these episodes before it learns from them."""

@@ -80,6 +80,7 @@ TRAIN_EXAMPLES = {
     "max_tokens_per_gpu": ("--max-tokens-per-gpu 9000", 9000),
     "oversized_rows": ("--oversized-rows drop", "drop"),
     "log_probs_chunk_size": ("--log-probs-chunk-size 256", 256),
+    "peak_tflops": ("--peak-tflops 989", 989.0),
     "recompute_granularity": ("--recompute-granularity full", "full"),
     "lr": ("--lr 2e-5", 2e-5),
     "min_lr": ("--min-lr 1e-7 --lr-decay-style linear", 1e-7),

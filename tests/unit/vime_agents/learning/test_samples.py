@@ -296,3 +296,9 @@ def test_opo_reads_the_trainable_tokens_of_each_episode() -> None:
     long = make_episode("a", "g", 1.0, log=make_log(3), num_turns=3)
     found = advantages(build([long, make_episode("b", "g", 0.0)], estimator=opo))
     assert found == pytest.approx({"a": 1 - 9 / 12, "b": -9 / 12})
+
+
+def test_sizes_of_groups_and_rows_of_episodes_are_counted() -> None:
+    metrics = build([*group([1.0, 0.0, None], "a"), *group([1.0, 1.0], "b"), *group([1.0], "c")]).metrics
+    assert {k: v for k, v in metrics.items() if k.startswith("group_size/")} == {"group_size/2": 2.0}
+    assert (metrics["zero_advantage_share"], metrics["rows_per_episode"]) == (0.5, 1.0)
