@@ -86,12 +86,13 @@ def _own_gradient(parameter: torch.nn.Parameter, optimizer: Any) -> Tensor | Non
     if not param_is_not_tensor_parallel_duplicate(parameter):
         return None
     gradient = parameter.main_grad.flatten()
-    for chained in optimizer.chained_optimizers:
-        if isinstance(chained, DistributedOptimizer) and parameter in chained.model_param_gbuf_map:
-            if parameter not in _owned(chained):
-                return None
+    sharded = [o for o in optimizer.chained_optimizers if isinstance(o, DistributedOptimizer)]
+    for chained in sharded:
+        if parameter in chained.model_param_gbuf_map:
             owned = chained._get_model_param_range_map(parameter)["param"]
             return gradient[owned.start : owned.end]
+    if sharded:
+        return None  # another rank's shard
     expert = not getattr(parameter, "allreduce", True)
     rank = (
         parallel_state.get_expert_data_parallel_rank()
@@ -99,12 +100,6 @@ def _own_gradient(parameter: torch.nn.Parameter, optimizer: Any) -> Tensor | Non
         else parallel_state.get_data_parallel_rank(with_context_parallel=True)
     )
     return gradient if rank == 0 else None
-
-
-def _owned(optimizer: DistributedOptimizer) -> set[torch.nn.Parameter]:
-    """Parameters of which this rank has a shard."""
-    groups = (*optimizer.model_float16_groups, *optimizer.model_fp32_groups)
-    return {parameter for group in groups for parameter in group}
 
 
 def largest_over_ranks(value: float) -> float:
