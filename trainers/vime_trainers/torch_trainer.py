@@ -134,7 +134,7 @@ class TorchTrainer:
     def _loss(self, part: PaddedRows, temperature: float) -> TokenLoss:
         logits = _selected_logits(self.model, part) / temperature
         log_probs, entropy = log_probs_and_entropy(logits, part.targets)
-        rollout, advantages, weights, old, reference, teacher = part.values
+        rollout, advantages, weights, old, reference, teacher, *_ = part.values
         tokens = TokenInputs(
             log_probs=log_probs,
             entropy=entropy,

@@ -124,7 +124,7 @@ class MegatronTrainer:
             self.optimizer.prepare_grads()
             norm = self.optimizer.get_grad_norm()
             self._refuse_non_finite(norm, "gradient norm", rows, [])
-            norms = grad_norms_by_part([self.ddp], self.optimizer)
+            norms = grad_norms_by_part(self.ddp, self.optimizer)
             self.schedule.advance()
             self.optimizer.step()
         self.version += 1
