@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from vime_agents.learning.staleness import staleness
 
+from vime_agents.learning.staleness import staleness
 from vime_agents.trainer import Batch, TrainingSample
 
 

@@ -1,6 +1,7 @@
 """What an update's metrics say that a person should look at."""
 
 import pytest
+
 from vime_trainers.ray.alarms import Alarms
 
 HEALTHY = {
