@@ -9,7 +9,7 @@ MODEL  := $(CACHE)/models/SmolLM2-135M-Instruct
 RUN        ?= runs/demo-$(shell date +%Y%m%d-%H%M%S)
 DEMO_FLAGS ?=
 
-.PHONY: help demo test check golden bench clean
+.PHONY: help demo test check golden parity bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-20s %s\n", $$1, $$2}'
@@ -28,6 +28,9 @@ check: .venv/ready  ## lint, types, import rules
 
 golden: .venv/ready  ## losses and advantages against values worked out beforehand
 	@$(BIN)/python -m tests.unit.vime_trainers.golden
+
+parity: .venv/ready  ## every parallel layout of every family against transformers
+	@$(BIN)/python -m tests.integration.megatron.parity
 
 bench: .venv/ready  ## list the benchmarks; `make bench-NAME` runs one
 	@$(BIN)/python -m benchmarks
