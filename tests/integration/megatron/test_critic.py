@@ -140,7 +140,8 @@ def test_a_resumed_critic_goes_on_as_the_one_that_saved(runs, name):
         same = {k: v for k, v in went_on.items() if k != "critic_s"}
         if name == "alone":
             assert {k: again[k] for k in same} == same
-        else:  # read under another layout: other order of additions
+        else:  # read under another layout: additions in another order may carry a value over a clip bound
+            same.pop("value_clip_fraction", None)
             assert {k: again[k] for k in same} == pytest.approx(same, rel=1e-4)
 
 
