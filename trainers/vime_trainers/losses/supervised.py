@@ -36,6 +36,7 @@ def value_loss(
     clipped = torch.zeros_like(mask)
     if value_clip is not None:
         bounded = (old + (value - old).clamp(-value_clip, value_clip) - target).square()
-        clipped = (bounded > loss) & mask
+        # Inside the bounds the two differ by rounding alone.
+        clipped = (bounded > loss) & ((value - old).abs() > value_clip) & mask
         loss = torch.maximum(loss, bounded)
     return loss / 2, clipped

@@ -40,6 +40,14 @@ def test_a_critic_that_went_the_wrong_way_is_brought_back_from_wherever_it_is():
     assert clipped == [False] * 3
 
 
+def test_rounding_is_no_clipping():
+    """In float32, old + (V - old) is not V; inside the bounds nothing is counted as clipped for it."""
+    old, step, returns = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
+    value, mask = old + 0.2 * step.tanh(), torch.ones(1000, dtype=torch.bool)
+    assert (old + (value - old) != value).any()
+    assert not value_loss(value, old, returns, mask, value_clip=0.3)[1].any()
+
+
 def test_without_a_clip_it_is_half_the_squared_error():
     loss, gradient, clipped = values_at([0.9, 0.2, 7.0], value_clip=None)
     assert loss == pytest.approx([0.005, 0.02, 0.0])
