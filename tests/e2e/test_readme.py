@@ -41,9 +41,18 @@ def run(command: str, **env: str) -> str:
     return done.stdout
 
 
-def test_the_first_screen_has_the_two_commands() -> None:
+def test_it_begins_with_an_environment_of_at_most_20_lines(tmp_path: Path) -> None:
+    language, code = BLOCKS[0]
+    assert language == "python"
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    assert README.index(code) < README.index("make demo")
+    (tmp_path / "from_the_readme.py").write_text(code)
+    run(".venv/bin/vime-agents check from_the_readme:Calculator --quick", PYTHONPATH=str(tmp_path))
+
+
+def test_the_two_commands_come_next() -> None:
     assert COMMANDS[:2] == ["make demo", "make test"]
-    assert README.index("make demo") < 900
+    assert README.index("make demo") < 2000
 
 
 def test_make_test_runs_all_tests() -> None:
