@@ -81,7 +81,7 @@ def run(methods: Sequence[str], num_seeds: int, num_updates: int) -> dict[str, l
         for line in out.splitlines():
             if line.startswith("{"):
                 found = json.loads(line)
-                curves[found["method"]].append(found["rewards"])
+                curves[found["method"]].append([round(r, 4) for r in found["rewards"]])
     return curves
 
 

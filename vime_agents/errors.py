@@ -49,7 +49,7 @@ To add one: give it the parent of the *boundary that was crossed*, and, if it ca
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 FAILURE_CLASSES = (
@@ -281,6 +281,15 @@ class TrainerError(VimeAgentsError):
 
 class NonFiniteError(TrainerError):
     """NaN or Inf in a loss or a gradient; raised before the optimizer steps."""
+
+    @classmethod
+    def of_update(cls, update: int, what: str, value: float, sample_ids: Sequence[str]) -> NonFiniteError:
+        """`what` is the quantity that came to `value`; of the samples, the first eight are named."""
+        rest = f" and {len(sample_ids) - 8} more" if len(sample_ids) > 8 else ""
+        return cls(
+            f"update {update}: the {what} is {value}; samples {', '.join(sample_ids[:8])}{rest}. The weights "
+            "are unchanged: look at these samples, or resume from an earlier checkpoint with a lower --lr"
+        )
 
 
 class WeightSyncError(TrainerError):

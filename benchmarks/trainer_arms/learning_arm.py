@@ -18,7 +18,7 @@ from vime_agents.trainer import Batch
 
 NUM_STEPS, TASKS_PER_STEP = 2, 16
 LR, BETA2, CLIP_GRAD = 1.25e-3, 0.95, 1.0
-RAW, SCALED = 0.01, 0.05
+RAW, SCALED = 0.01, 0.15
 """Entropy bonus where advantages are in units of the reward, and where they are divided by its deviation,
 which is a fifth while the task is learned."""
 

@@ -14,6 +14,8 @@ from vime_trainers.models.cache import make_once, models_folder
 TRL = "trl==1.16.0"
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [str(ROOT), *(str(ROOT / name) for name in ("envs", "tools", "sandboxes", "trainers"))]
+PACKAGES = sysconfig.get_path("purelib")
+"""Of this environment; named by the process that starts an arm, since the cache outlives a checkout."""
 
 
 def trl_python() -> Path:
@@ -26,11 +28,10 @@ def _build(folder: Path) -> None:
     # The interpreter finds its packages relative to itself, so that the folder can be renamed into place.
     venv.create(folder, with_pip=False, symlinks=True)
     library = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
-    (library / "packages-of-the-checkout.pth").write_text(sysconfig.get_path("purelib") + "\n")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(library), TRL]
     subprocess.run(command, check=True)
 
 
 def arm_environment() -> dict[str, str]:
     """Environment of an arm's process: the checkout's packages, no hub, as many threads as this process."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(SOURCES), "HF_HUB_OFFLINE": "1"}
+    return os.environ | {"PYTHONPATH": os.pathsep.join([*SOURCES, PACKAGES]), "HF_HUB_OFFLINE": "1"}

@@ -92,7 +92,8 @@ class TorchTrainer:
         for part in parts:
             result = self._loss(part, batch.temperature)
             if not torch.isfinite(result.loss):
-                raise self._non_finite("loss", result.loss.item(), [rows[i].id for i in part.indices])
+                ids = [rows[i].id for i in part.indices]
+                raise NonFiniteError.of_update(self.version, "loss", result.loss.item(), ids)
             result.loss.backward()
             sums += result.sums
             diffs += result.abs_diffs
@@ -101,7 +102,7 @@ class TorchTrainer:
                 custom[name] += value.item()
         norm = float(torch.nn.utils.get_total_norm(list(self._gradients())))
         if not math.isfinite(norm):
-            raise self._non_finite("gradient norm", norm, [row.id for row in rows])
+            raise NonFiniteError.of_update(self.version, "gradient norm", norm, [row.id for row in rows])
         norms = self._grad_norms_by_part()
         computed = time.perf_counter()
         if self.config.clip_grad:
@@ -163,13 +164,6 @@ class TorchTrainer:
     def _rate(self) -> float:
         warmup = self.config.lr_warmup_iters
         return self.config.lr * min(1.0, (self.version + 1) / warmup) if warmup else self.config.lr
-
-    def _non_finite(self, what: str, value: float, ids: Sequence[str]) -> NonFiniteError:
-        rest = f" and {len(ids) - 8} more" if len(ids) > 8 else ""
-        return NonFiniteError(
-            f"update {self.version}: the {what} is {value}; samples {', '.join(ids[:8])}{rest}. The weights "
-            "are unchanged: look at these samples, or resume from an earlier checkpoint with a lower --lr"
-        )
 
     def logprobs(
         self,

@@ -206,12 +206,7 @@ class MegatronTrainer:
         ends = np.cumsum([len(row.inputs) for row in rows])
         dist.all_gather_object(found, sorted(set(np.searchsorted(ends, bad_slots, side="right").tolist())))
         indices = sorted({i for part in found for i in part}) or list(range(len(rows)))
-        names = ", ".join(rows[i].id for i in indices[:8])
-        rest = f" and {len(indices) - 8} more" if len(indices) > 8 else ""
-        raise NonFiniteError(
-            f"update {self.version}: the {what} is {value}; samples {names}{rest}. The weights are "
-            "unchanged: look at these samples, or resume from an earlier checkpoint with a lower --lr"
-        )
+        raise NonFiniteError.of_update(self.version, what, value, [rows[i].id for i in indices])
 
     # ----------------------------------------------------------------------------------- what others read
 
