@@ -171,7 +171,7 @@ class Agent(vime.AgentEnv):
         """Short."""
         return "go"
 
-    async def respond(self, message: msg.Message) -> list[msg.Message]:
+    def respond(self, message: msg.Message) -> list[msg.Message]:
         """Work and answer."""
         _work()
         return [msg.user("go on")]

@@ -1,7 +1,7 @@
 """Environments that an LLM policy acts in. `AgentEnv` is a real `gymnasium.Env`.
 
-Two faces, one semantics: the runner awaits `areset`/`astep`; `reset`/`step` drive the same coroutines on
-one background loop, so that an env also works in a notebook, under `gymnasium.make` and in wrappers.
+Two faces, one semantics: the runner awaits `areset`/`astep`; `reset`/`step` drive the same coroutines from
+plain code, so that an env also works in a notebook, under `gymnasium.make` and in wrappers.
 
 What an author writes (each may be `def`, run off the event loop, or `async def`):
 
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
@@ -51,7 +52,7 @@ from vime_agents.reward import (
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet, index_of
-from vime_agents.threads import call_hook, run_in_thread, run_on_background_loop
+from vime_agents.threads import call_hook, run_in_thread, run_on_background_loop, run_sync
 from vime_agents.tools import (
     CallableTool,
     Tool,
@@ -91,6 +92,12 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     prompt_style: ClassVar[str] = "chat"
     """`chat`: messages go through the model's chat template. `text`: their contents are concatenated as they
     are, for few-shot prompts that a base model continues."""
+
+    _needs_loop: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._needs_loop = _needs_loop(cls)
 
     def __init__(
         self,
@@ -167,7 +174,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         """Most tokens of the coming turn; None takes the run's own limit."""
         return None
 
-    async def respond(self, message: Message) -> Sequence[Message] | None:
+    def respond(self, message: Message) -> Sequence[Message] | Awaitable[Sequence[Message] | None] | None:
         """The env's answer to a reply; None ends the episode. Here: every reply is the last one."""
         return None
 
@@ -328,14 +335,24 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     def reset(  # noqa: D102 - documented by gymnasium and `areset`
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, Info]:
-        return run_on_background_loop(self.areset(seed=seed, options=options))
+        return self._run_sync(self.areset(seed=seed, options=options))
 
     def step(self, action: str | Message) -> tuple[Observation, float, bool, bool, Info]:  # noqa: D102
-        return run_on_background_loop(self.astep(action))
+        return self._run_sync(self.astep(action))
 
     def close(self) -> None:  # noqa: D102
         if self._playing or self._sandbox is not None or self._own_provider is not None:
-            run_on_background_loop(self.aclose())
+            self._run_sync(self.aclose())
+
+    def _run_sync(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run one of the async face's coroutines from plain code.
+
+        In this thread where all hooks are plain functions, which are then called as in any Gymnasium env;
+        else on the background loop, where what they make (a sandbox, a connection) lives on between steps.
+        """
+        if self._needs_loop or self._sandbox is not None or self._own_provider is not None:
+            return run_on_background_loop(coroutine)
+        return run_sync(coroutine)
 
     def render(self) -> str:
         """The conversation as text."""
@@ -357,7 +374,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         await self._hook("setup")
 
     async def _hook(self, name: str, *args: Any) -> Any:
-        if name in ("setup", "teardown") and getattr(type(self), name) is getattr(AgentEnv, name):
+        if name in _NOT_NEEDED and getattr(type(self), name) is getattr(AgentEnv, name):
             return None
         return await self._run_hook(getattr(self, name), name, *args)
 
@@ -389,6 +406,20 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
                 await self._hook("teardown")
         finally:
             await self.close_sandbox()
+
+
+_HOOKS = ("setup", "prompt", "respond", "score", "teardown")
+_NOT_NEEDED = ("setup", "respond", "teardown")
+_FACE = ("areset", "astep", "score_partial", "aclose", "close_sandbox")
+_INTERNALS = ("_set_up", "_hook", "_run_hook", "_advance", "_grade", "_end_episode")
+
+
+def _needs_loop(cls: type[AgentEnv]) -> bool:
+    """Whether a class has anything that may wait: a sandbox, async hooks, or a face of its own."""
+    own = any(getattr(cls, name) is not getattr(AgentEnv, name) for name in (*_FACE, *_INTERNALS))
+    waits = any(inspect.iscoroutinefunction(getattr(cls, name)) for name in _HOOKS)
+    # Components are asked all at once.
+    return own or waits or cls.sandbox_spec is not None or cls.score is AgentEnv.score
 
 
 _tool_deadline: ContextVar[asyncio.Timeout | None] = ContextVar("tool_deadline", default=None)

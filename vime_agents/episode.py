@@ -12,6 +12,7 @@ Records are immutable and validated at construction: whoever holds one may trust
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -149,7 +150,7 @@ class RewardResult:
         if (self.status == "ok") != (self.value is not None):
             raise RecordError(f"reward status {self.status!r} with value {self.value!r}")
         numbers = [*self.components.values(), *([] if self.value is None else [self.value])]
-        if not all(np.isfinite(numbers)):
+        if not all(map(math.isfinite, numbers)):
             raise RecordError(f"reward is not finite: {self.value!r}, {dict(self.components)!r}")
         if set(self.components) != set(self.weights):
             raise RecordError(f"components {set(self.components)} != weights {set(self.weights)}")

@@ -25,6 +25,7 @@ from vime_agents.errors import (
 from vime_agents.messages import assistant, system, tool_call, user
 from vime_agents.sandbox import SandboxSpec
 from vime_agents.task import Task
+from vime_agents.threads import run_on_background_loop
 from vime_agents.tools import Toolset, tool
 
 
@@ -667,6 +668,112 @@ async def test_the_sync_face_works_inside_a_running_loop() -> None:
     assert env.step(str(env.task["n"]))[1] == 1.0
     env.close()
     env.close()
+
+
+def test_plain_hooks_are_called_in_the_thread_of_whoever_steps() -> None:
+    seen: list[tuple[str, str]] = []
+
+    class Plain(Chatty):
+        max_turns = 2
+
+        def note(self, hook):
+            seen.append((hook, threading.current_thread().name))
+
+        def setup(self):
+            self.note("setup")
+
+        def prompt(self):
+            self.note("prompt")
+            return "go"
+
+        def respond(self, message):
+            self.note("respond")
+            return [user("more")]
+
+        def score(self, text):
+            self.note("score")
+            return 0.5
+
+        def teardown(self):
+            self.note("teardown")
+
+    env = Plain()
+    env.reset(seed=0)
+    assert env.step("a")[1:4] == (0.0, False, False)
+    assert env.step("b")[1:4] == (0.5, False, True)
+    env.reset(seed=0)
+    env.close()
+    hooks = ["setup", "prompt", "respond", "respond", "score", "teardown", "setup", "prompt", "teardown"]
+    assert seen == [(hook, threading.current_thread().name) for hook in hooks]
+
+
+def test_one_async_hook_takes_the_others_off_the_callers_thread() -> None:
+    class Mixed(Chatty):
+        async def respond(self, message):
+            self.loop = asyncio.get_running_loop()  # also where nothing is awaited
+            return None
+
+        def score(self, text):
+            assert threading.current_thread().name.startswith("vime-hook")
+            return 0.5
+
+        async def teardown(self):
+            assert asyncio.get_running_loop() is self.loop
+
+    env = Mixed()
+    env.reset(seed=0)
+    assert env.step("x")[1] == 0.5
+
+
+def test_an_async_hook_that_does_not_look_like_one_and_a_face_of_its_own_find_a_loop() -> None:
+    def decorated(hook):
+        return lambda *args: hook(*args)
+
+    class Decorated(Echo):
+        @decorated
+        async def score(self, text):
+            await asyncio.sleep(0)
+            return 0.25
+
+    class Slow(Echo):
+        async def astep(self, action):
+            await asyncio.sleep(0)
+            return await super().astep(action)
+
+    for env, reward in ((Decorated(), 0.25), (Slow(), 0.0)):
+        env.reset(seed=0)
+        assert env.step("x")[1] == reward
+        env.close()
+
+
+def test_the_sandbox_of_an_env_with_plain_hooks_is_closed_where_it_was_made() -> None:
+    class Lazy(Echo):
+        sandbox_spec = SandboxSpec()
+
+    boxes = Boxes()
+    env = Lazy(sandbox_provider=boxes)
+    env.reset(seed=0)
+    run_on_background_loop(env.sandbox())
+    env.close()
+    assert boxes.made[0].closed == 1
+
+
+def test_an_interrupt_in_a_hook_leaves_an_env_that_can_be_closed() -> None:
+    class Interrupted(Echo):
+        torn = 0
+
+        def score(self, text):
+            raise KeyboardInterrupt
+
+        def teardown(self):
+            self.torn += 1
+
+    env = Interrupted()
+    env.reset(seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        env.step("x")
+    env.close()
+    assert env.torn == 1
 
 
 def test_the_sync_face_inside_a_hook_is_refused_instead_of_hanging() -> None:
