@@ -1,18 +1,22 @@
 """The command line. Each command is a function (argv) -> exit code, imported when it is asked for.
 
-Exit codes: 0 done, 1 the run failed, 2 usage, 3 too many infrastructure errors (eval), 130 interrupted.
+Exit codes: 0 done, 1 the run failed, 2 usage, 3 too many infrastructure errors (eval), 130 interrupted,
+141 nobody reads the output any more (`| head`).
 """
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import TextIO
 
 from vime_agents import _checkout, registry
 from vime_agents.errors import ConfigError, MissingDependencyError, UnknownIdError, VimeAgentsError, nearest
 
-OK, FAILED, USAGE, TOO_MANY_ERRORS, INTERRUPTED = 0, 1, 2, 3, 130
+OK, FAILED, USAGE, TOO_MANY_ERRORS, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
 
 COMMANDS = {
     "train": ("vime_agents.cli.train:run", "train a model on an environment"),
@@ -59,7 +63,32 @@ _EXTRAS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            return _main(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            sys.stdout.flush()  # at the interpreter's end nobody could catch what it raises
+    except (BrokenPipeError, BaseExceptionGroup) as error:
+        pipes = error if isinstance(error, BrokenPipeError) else error.subgroup(BrokenPipeError)
+        unread = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
+        if pipes is None or not unread:  # the pipe of something else
+            raise
+        for stream in unread:  # what Python still holds for it has nowhere to go
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return UNREAD
+
+
+def _is_unread(stream: TextIO) -> bool:
+    """Whether it is a pipe whose reader is gone."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), 0)
+    except OSError:  # not a file
+        return False
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _main(arguments: list[str]) -> int:
     debug = "--debug" in arguments
     arguments = [a for a in arguments if a != "--debug"]
     if not arguments or arguments[0] in ("-h", "--help", "help"):

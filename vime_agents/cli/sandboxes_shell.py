@@ -107,10 +107,6 @@ async def _converse(sandbox: Sandbox, process: SandboxProcess) -> int:
             target.buffer.write(data)
             target.buffer.flush()
         result = await process.wait()
-    except BrokenPipeError:
-        # Whoever read our output is gone (`| head`). What Python still holds for it has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
     finally:
         for task in (feeding, *interrupts):
             task.cancel()

@@ -1,5 +1,6 @@
 """The front door: commands, messages, exit codes."""
 
+import os
 import subprocess
 import sys
 
@@ -106,6 +107,60 @@ def test_a_command_gets_its_arguments_without_debug_and_gives_the_exit_code(comm
     command(lambda argv: seen.append(argv) or 7)
     assert main(["fake", "--a", "--debug", "b"]) == 7
     assert seen == [["--a", "b"]]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--version"],
+        ["envs"],
+        ["check", "--list"],
+        ["play", "Calculator-v0", "--policy", "gold"],
+        ["eval", "Calculator-v0", "--policy", "gold", "-n", "1"],
+    ],
+)
+def test_output_that_nobody_reads_ends_a_command_quietly(argv):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "vime_agents", *argv], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert done.returncode == 141
+    assert "Error" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+MANY_LINES = """
+import sys, types
+from vime_agents import cli
+
+def run(argv):
+    while True:
+        print("a line", file=getattr(sys, argv[0]), flush=True)
+
+sys.modules["many"] = types.ModuleType("many")
+sys.modules["many"].run = run
+cli.COMMANDS["many"] = ("many:run", "")
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_command_ends_with_head(stream):
+    script = '"$0" -c "$1" many "$2" 2>&1 | head -n 1; echo ${PIPESTATUS[0]}'
+    command = ["bash", "-c", script, sys.executable, MANY_LINES, stream]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("a line\n141\n", "")
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError("theirs"), ExceptionGroup("two", [BrokenPipeError("theirs")])]
+)
+def test_a_pipe_of_something_else_is_not_taken_for_the_output(command, error):
+    command(raising(error))
+    with pytest.raises(type(error)):
+        main(["fake"])
 
 
 def test_python_dash_m_runs_it_and_help_needs_neither_http_nor_pydantic():
