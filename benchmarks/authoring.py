@@ -14,11 +14,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import vime_agents as vime
 from benchmarks.measure import interleaved, report
@@ -40,6 +40,12 @@ EPISODES = 200
 CONCURRENCY = 64
 NUM_SYNC_ENVS = 1_000
 WORK_S = 0.01
+IDEAL_S = math.ceil(NUM_SYNC_ENVS / MAX_THREADS) * WORK_S
+"""Of many envs at once: that of the threads alone, if they cost nothing."""
+INSTALL_S = 1_800
+"""Most time that the installation of a library may take."""
+PLAY_S = 300
+"""Most time that one of its runs may take."""
 
 
 # --------------------------------------------------------------------------------------------- one turn
@@ -114,19 +120,27 @@ class Sleeper(vime.AgentEnv):
         return 1.0
 
 
-def wall_over_ideal() -> float:
-    """Steps of many envs at once: wall time over that of their work in the thread pool alone."""
-    return asyncio.run(_wall_over_ideal())
+def envs_at_once() -> float:
+    """Wall time of a step of many envs at once, over that of their work if threads cost nothing."""
+    return asyncio.run(_envs_at_once())
 
 
-async def _wall_over_ideal() -> float:
+async def _envs_at_once() -> float:
     envs = [Sleeper() for _ in range(NUM_SYNC_ENVS)]
     for env in envs:
         await env.areset(seed=0)
     started = time.perf_counter()
     await asyncio.gather(*(env.astep("ok") for env in envs))
-    wall_s = time.perf_counter() - started
-    return wall_s / (math.ceil(NUM_SYNC_ENVS / MAX_THREADS) * WORK_S)
+    return (time.perf_counter() - started) / IDEAL_S
+
+
+def pool_alone() -> float:
+    """The same for their work alone, in the standard library's pool of as many threads."""
+    with ThreadPoolExecutor(MAX_THREADS) as pool:
+        started = time.perf_counter()
+        for _ in pool.map(time.sleep, [WORK_S] * NUM_SYNC_ENVS):
+            pass
+        return (time.perf_counter() - started) / IDEAL_S
 
 
 # ------------------------------------------------------------------------------------------------ make_vec
@@ -159,7 +173,7 @@ class PlainText(gymnasium.Env[Any, Any]):
 
 
 class Agent(vime.AgentEnv):
-    """The same as an AgentEnv."""
+    """The same as an AgentEnv, with plain hooks as the other's are."""
 
     max_turns = 1_000_000_000
 
@@ -181,9 +195,21 @@ class Agent(vime.AgentEnv):
         return 1.0
 
 
-def vector_step_us(make: Callable[[], gymnasium.Env[Any, Any]], *, processes: bool) -> float:
-    """Wall microseconds of a step of Gymnasium's vector env, over the four envs in it."""
-    envs: Any = AsyncVectorEnv([make] * 4, shared_memory=False) if processes else SyncVectorEnv([make] * 4)
+class AsyncAgent(Agent):
+    """One hook is a coroutine, which needs the background loop."""
+
+    async def respond(self, message: msg.Message) -> list[msg.Message]:
+        """Work and answer."""
+        return super().respond(message)
+
+
+def vector_step_us(entry_point: type[gymnasium.Env[Any, Any]], mode: str) -> float:
+    """Wall microseconds of a step of `make_vec`'s env, over the four envs in it."""
+    env_id = f"{entry_point.__name__}-v0"
+    if env_id not in gymnasium.registry:
+        gymnasium.register(env_id, entry_point=entry_point)
+    kwargs = {"shared_memory": False} if mode == "async" else {}
+    envs = gymnasium.make_vec(env_id, num_envs=4, vectorization_mode=mode, vector_kwargs=kwargs)
     envs.reset(seed=0)
     started = time.perf_counter()
     for _ in range(TURNS // 4):
@@ -216,9 +242,10 @@ def interpreter_of(library: str) -> str:
     python, ready = folder / "bin" / "python", folder / "ready.json"
     wanted = json.dumps(PEERS[library])
     if not ready.exists() or ready.read_text(encoding="utf-8") != wanted:
-        print(f"installing {', '.join(PEERS[library])} into {folder}", file=sys.stderr)
+        print(f"installing {', '.join(PEERS[library])} into {folder}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *PEERS[library]], check=True)
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        subprocess.run([*pip, *PEERS[library]], check=True, timeout=INSTALL_S)
         ready.write_text(wanted, encoding="utf-8")
     return str(python)
 
@@ -240,7 +267,9 @@ def cpu_ms_per_episode(library: str, url: str) -> float:
     command = [interpreter_of(library), str(ARMS / "play.py"), library, url, str(EPISODES), str(CONCURRENCY)]
     env = {k: v for k, v in os.environ.items() if library == "vime_agents" or k != "PYTHONPATH"}
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=env | offline, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=env | offline, capture_output=True, text=True, check=False, timeout=PLAY_S
+    )
     if done.returncode:
         raise RuntimeError(f"{library} failed:\n{done.stderr[-2000:]}")
     result = json.loads(done.stdout.splitlines()[-1])
@@ -252,25 +281,29 @@ def cpu_ms_per_episode(library: str, url: str) -> float:
 def own_measures(repeats: int) -> None:
     """A turn, many envs at once, make_vec."""
     arms: dict[str, Callable[[], float]] = {"ToolEnv turn, less the function (CPU)": turn_overhead_us}
-    for kind, processes in (("SyncVectorEnv", False), ("AsyncVectorEnv", True)):
-        for label, make in (("AgentEnv", Agent), ("plain Env", PlainText)):
-            arms[f"{kind} of {label}"] = lambda make=make, processes=processes: vector_step_us(
-                make, processes=processes
-            )
+    envs = {"plain Env": PlainText, "AgentEnv": Agent, "AgentEnv, an async hook": AsyncAgent}
+    for mode in ("sync", "async"):
+        for label, env in envs.items():
+            arms[f"make_vec {mode}: {label}"] = lambda env=env, mode=mode: vector_step_us(env, mode)
     rows = interleaved(arms, repeats)
-    walls = [wall_over_ideal() for _ in range(repeats)]
-    middle = {name: statistics.median(values) for name, values in rows.items()}
+    at_once = interleaved({"1000 envs at once": envs_at_once, "1000 in a pool alone": pool_alone}, repeats)
+    middle = {name: statistics.median(values) for name, values in (rows | at_once).items()}
+
+    def over_plain(mode: str, label: str = "AgentEnv") -> float:
+        return middle[f"make_vec {mode}: {label}"] / middle[f"make_vec {mode}: plain Env"]
+
     report(
         "authoring",
         rows,
         "us",
         {
             "turn overhead (target: at most 100)": middle["ToolEnv turn, less the function (CPU)"],
-            "1000 sync envs (target: 1.3)": statistics.median(walls),
-            "make_vec sync (target: 1)": middle["SyncVectorEnv of AgentEnv"]
-            / middle["SyncVectorEnv of plain Env"],
-            "make_vec async (target: 1)": middle["AsyncVectorEnv of AgentEnv"]
-            / middle["AsyncVectorEnv of plain Env"],
+            "1000 sync envs (target: 1.3)": middle["1000 envs at once"],
+            "  their work in a pool, alone": middle["1000 in a pool alone"],
+            "make_vec sync (target: 1)": over_plain("sync"),
+            "  with an async hook": over_plain("sync", "AgentEnv, an async hook"),
+            "make_vec async (target: 1)": over_plain("async"),
+            "  with an async hook, async": over_plain("async", "AgentEnv, an async hook"),
         },
     )
 

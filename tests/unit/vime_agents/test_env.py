@@ -330,6 +330,20 @@ async def test_a_failed_episode_is_over_and_cleaned_up() -> None:
         await env.astep("done")
 
 
+async def test_info_holds_the_turns_limits_only_where_the_env_sets_them() -> None:
+    class Limited(Chatty):
+        def stop_strings(self):
+            return ["\n"] if self.turn == 1 else []
+
+        def max_tokens(self):
+            return 0 if self.turn == 2 else None
+
+    env = Limited()
+    infos = [(await env.areset(options={"task": 3}))[1], (await env.astep("a"))[4], (await env.astep("b"))[4]]
+    task = {"task_id": infos[0]["task_id"]}
+    assert infos == [task, task | {"stop_strings": ("\n",)}, task | {"max_tokens": 0}]
+
+
 async def test_an_episode_that_is_cut_short_can_be_scored_once() -> None:
     env = Chatty()
     await env.areset(seed=0)
