@@ -12,8 +12,11 @@ from vime_sandboxes.local import LocalSandboxProvider
 from vime_sandboxes.relay import Relay
 
 ECHO = """\
-import socket, threading
-s = socket.create_server(("127.0.0.1", 7000)); print("up", flush=True)
+import socket, threading, time
+for attempt in range(500):  # a killed server may take a moment to let go of the port
+    try: s = socket.create_server(("127.0.0.1", 7000)); break
+    except OSError: time.sleep(0.01)
+print("up", flush=True)
 def serve(c):
     while data := c.recv(1 << 16): c.sendall(data)
     c.close()

@@ -215,7 +215,8 @@ class Terminal:
 def test_ctrl_c_interrupts_the_program_inside_and_ctrl_d_ends_the_shell(capsys):
     terminal = Terminal("shell", "local")
     terminal.expect(b"$ ")
-    terminal.type(b"echo u''p; sleep 1000\n")
+    # One program that says when it is in the foreground: the shell itself would not be ended by the key.
+    terminal.type(b"sh -c \"echo u''p; sleep 1000\"\n")
     terminal.expect(b"\nup")
     terminal.type(b"\x03")
     terminal.expect(b"$ ")
