@@ -19,6 +19,8 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.strip()]
 
+TEST_COMMAND = ".venv/bin/pytest -q -n 2 --dist loadfile"
+
 SHORT_DEMO = (
     "--num-rollout 2 --eval-interval 2 --n-eval-tasks 16 --rollout-batch-size 2 --n-samples-per-prompt 4"
 )
@@ -58,7 +60,7 @@ def test_the_two_commands_come_next() -> None:
 def test_make_test_runs_all_tests() -> None:
     # This very test is part of `make test`, so what is checked is that nothing is left out. Within `make`,
     # an inner make would announce its folder.
-    assert run("make --no-print-directory -n test").splitlines()[-1] == ".venv/bin/pytest -q"
+    assert run("make --no-print-directory -n test", TEST_PROCESSES="2").splitlines()[-1] == TEST_COMMAND
 
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith("make")])
