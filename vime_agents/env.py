@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -52,7 +51,7 @@ from vime_agents.reward import (
 from vime_agents.sandbox import Sandbox, SandboxProvider, SandboxSpec
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet, index_of
-from vime_agents.threads import call_hook, run_in_thread, run_on_background_loop, run_sync
+from vime_agents.threads import call_hook, needs_loop, run_in_thread, run_on_background_loop, run_sync
 from vime_agents.tools import (
     CallableTool,
     Tool,
@@ -97,7 +96,9 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._needs_loop = _needs_loop(cls)
+        # Components of a reward are asked all at once.
+        waits = cls.sandbox_spec is not None or cls.score is AgentEnv.score
+        cls._needs_loop = waits or needs_loop(cls, "vime_agents.env.AgentEnv")
 
     def __init__(
         self,
@@ -410,19 +411,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             await self.close_sandbox()
 
 
-_HOOKS = ("setup", "prompt", "respond", "score", "teardown")
 _NOT_NEEDED = ("setup", "respond", "teardown")
-_FACE = ("areset", "astep", "score_partial", "aclose", "close_sandbox")
-_INTERNALS = ("_set_up", "_hook", "_run_hook", "_advance", "_grade", "_end_episode")
-
-
-def _needs_loop(cls: type[AgentEnv]) -> bool:
-    """Whether a class has anything that may wait: a sandbox, async hooks, or a face of its own."""
-    own = any(getattr(cls, name) is not getattr(AgentEnv, name) for name in (*_FACE, *_INTERNALS))
-    waits = any(inspect.iscoroutinefunction(getattr(cls, name)) for name in _HOOKS)
-    # Components are asked all at once.
-    return own or waits or cls.sandbox_spec is not None or cls.score is AgentEnv.score
-
+"""Hooks that an author may leave out."""
 
 _tool_deadline: ContextVar[asyncio.Timeout | None] = ContextVar("tool_deadline", default=None)
 

@@ -192,6 +192,26 @@ def run_sync(coroutine: Coroutine[Any, Any, Any]) -> Any:
     raise ContractError(f"{coroutine.__qualname__} waits for an event loop; await it in one")
 
 
+def needs_loop(cls: type, *framework: str) -> bool:
+    """Whether `run_sync` is not for a class: it has coroutines of its own, or replaces its framework's.
+
+    Args:
+        cls: an env's.
+        framework: full names of those of its base classes whose coroutines wait for nothing but hooks.
+    """
+    known: set[str] = set()
+    own: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if f"{base.__module__}.{base.__qualname__}" in framework:
+            known |= {name for name, part in vars(base).items() if is_coroutine_function(part)}
+            own = {name: part for name, part in own.items() if name not in vars(base)}
+        else:
+            own |= vars(base)
+    return any(
+        name in known or is_coroutine_function(getattr(part, "__func__", part)) for name, part in own.items()
+    )
+
+
 def run_on_background_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Await a coroutine from plain code. Raises ContractError: called on that very loop."""
     loop = _background_loop()

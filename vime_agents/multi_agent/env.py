@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
@@ -32,7 +32,7 @@ from vime_agents.policy import Policy, Sampling
 from vime_agents.reward import Score, reward_from_score, with_component
 from vime_agents.spaces import Messages, Reply
 from vime_agents.task import ListTaskSet, ProceduralTaskSet, Task, TaskSet
-from vime_agents.threads import call_hook, run_on_background_loop
+from vime_agents.threads import call_hook, is_coroutine_function, needs_loop, run_on_background_loop, run_sync
 
 if TYPE_CHECKING:
     from vime_agents.multi_agent.faces import AecFace, ParallelFace
@@ -85,6 +85,13 @@ class MultiAgentEnv:
     """As of `AgentEnv`."""
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    _needs_loop: ClassVar[bool] = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._needs_loop = needs_loop(
+            cls, "vime_agents.multi_agent.env.MultiAgentEnv", "vime_agents.multi_agent.game.Game"
+        )
 
     def __init__(self, *, split: str = "train", task_seed: int = 0, render_mode: str | None = None) -> None:
         self.split, self.task_seed, self.render_mode = split, task_seed, render_mode
@@ -302,16 +309,16 @@ class MultiAgentEnv:
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Observation], Infos]:
         """`areset`, from plain code."""
-        return run_on_background_loop(self.areset(seed=seed, options=options))
+        return self._run_sync(self.areset(seed=seed, options=options))
 
     def step(self, actions: Mapping[str, Action]) -> Step:
         """`astep`, from plain code."""
-        return run_on_background_loop(self.astep(actions))
+        return self._run_sync(self.astep(actions))
 
     def close(self) -> None:
         """`aclose`, from plain code."""
         if self._playing:
-            run_on_background_loop(self.aclose())
+            self._run_sync(self.aclose())
 
     def render(self) -> str:
         """Every agent's conversation, as text."""
@@ -350,6 +357,10 @@ class MultiAgentEnv:
         return face(self, agent, opponents, sampling=sampling)
 
     # ------------------------------------------------------------------------------------ internals
+
+    def _run_sync(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """As of AgentEnv: in this thread, unless the class has coroutines of its own."""
+        return run_on_background_loop(coroutine) if self._needs_loop else run_sync(coroutine)
 
     def _checked(self, agent: str, action: Action) -> Message | Outcome:
         if isinstance(action, Outcome):
@@ -452,6 +463,8 @@ class MultiAgentEnv:
         """Call an author's hook; what escapes is named after the boundary that it crossed."""
         hook = getattr(self, name)
         try:
+            if not self._needs_loop and is_coroutine_function(hook):  # of `Game`, which waits for hooks alone
+                return await hook(*args)
             return await call_hook(hook, *args)
         except (EpisodeError, ConfigError, ContractError):
             raise

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from vime_agents.errors import ContractError
-from vime_agents.threads import MAX_THREADS, call_hook, in_a_loop, run_in_thread, run_sync
+from vime_agents.threads import MAX_THREADS, call_hook, in_a_loop, needs_loop, run_in_thread, run_sync
 
 WHO = contextvars.ContextVar("who", default="nobody")
 
@@ -237,3 +237,32 @@ def test_errors_and_interrupts_reach_the_caller_as_they_are() -> None:
         with pytest.raises(type(error)) as caught:
             run_sync(_two_hooks(time.time, fail))
         assert caught.value is error
+
+
+def test_a_class_needs_a_loop_for_coroutines_that_are_not_its_frameworks() -> None:
+    class Framework:
+        async def face(self) -> None: ...
+
+        def hook(self) -> None: ...
+
+    class Plain(Framework):
+        def hook(self) -> None: ...
+
+    class Waits(Plain):
+        async def hook(self) -> None: ...
+
+    class NoLonger(Waits):
+        def hook(self) -> None: ...
+
+    class Static(Plain):
+        @staticmethod
+        async def fetch() -> None: ...
+
+    class Replaced(Plain):
+        def face(self) -> Any:  # what it returns may wait
+            return super().face()
+
+    name = f"{__name__}.{Framework.__qualname__}"
+    assert not any(needs_loop(cls, name) for cls in (Framework, Plain, NoLonger))
+    assert all(needs_loop(cls, name) for cls in (Waits, Static, Replaced))
+    assert needs_loop(Plain)  # the framework is not known

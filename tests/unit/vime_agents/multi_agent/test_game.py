@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -183,3 +185,41 @@ def test_the_last_of_the_words_counts() -> None:
     for text in ("", "cooperated", "\x00", "uncooperate"):
         with pytest.raises(IllegalMove, match="one of cooperate, defect"):
             one_of(text, ("cooperate", "defect"))
+
+
+def test_plain_rules_run_in_the_callers_thread_and_asynchronous_ones_on_one_loop() -> None:
+    class Noted(Nim):
+        def __init__(self) -> None:
+            super().__init__()
+            self.threads: list[str] = []
+
+        def note(self) -> None:
+            self.threads.append(threading.current_thread().name)
+
+        def view(self, me: str) -> str:
+            self.note()
+            return super().view(me)
+
+        def move(self, me: str, taken: int) -> Any:
+            self.note()
+            return super().move(me, taken)
+
+    class Awaited(Noted):
+        async def parse(self, me: str, text: str) -> int:
+            await asyncio.sleep(0)
+            self.note()
+            return super().parse(me, text)
+
+    for make in (Noted, Awaited):
+        env = make()
+        env.reset(seed=0)
+        *_, infos = env.step({"first": "2"})
+        assert (env.sticks, infos["second"]["acting"]) == (3, True)
+        env.close()
+        here = threading.current_thread().name
+        if make is Noted:
+            assert env.threads == [here] * 3
+        else:
+            assert len(env.threads) == 4
+            assert env.threads[1] == "vime-env-loop"  # `parse`, after the first view
+            assert here not in env.threads
