@@ -5,7 +5,8 @@ BIN    := .venv/bin
 CACHE  := $(or $(VIME_AGENTS_CACHE),$(HOME)/.cache/vime-agents)
 MODEL  := $(CACHE)/models/SmolLM2-135M-Instruct
 
-# Tests of real services wait about as long as they compute; a file's tests share what they start.
+# Tests of real services wait about as long as they compute; a file's tests share what they start. The slow files
+# come first by their names; sorted by the number of their tests they would come last.
 TEST_PROCESSES ?= 2
 
 # The demo's settings; `make demo DEMO_FLAGS="--num-rollout 4"` changes any of them.
@@ -21,7 +22,7 @@ demo: .venv/ready $(MODEL)  ## train a real model by RL on this machine's CPU, f
 	$(BIN)/vime-agents train --config examples/demo.yaml --hf-checkpoint $(MODEL) --run-dir $(RUN) $(DEMO_FLAGS)
 
 test: .venv/ready  ## all tests
-	$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready  ## lint, types, import rules
 	$(BIN)/ruff check .

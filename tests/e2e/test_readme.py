@@ -19,7 +19,7 @@ README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.strip()]
 
-TEST_COMMAND = ".venv/bin/pytest -q -n 2 --dist loadfile"
+TEST_COMMAND = ".venv/bin/pytest -q -n 2 --dist loadfile --no-loadscope-reorder"
 
 SHORT_DEMO = (
     "--num-rollout 2 --eval-interval 2 --n-eval-tasks 16 --rollout-batch-size 2 --n-samples-per-prompt 4"
