@@ -7,6 +7,7 @@ the library computes. The test asserts that all three agree.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -569,13 +570,28 @@ def all_cases() -> list[Case]:
     return [case for part in parts for case in part()]
 
 
+def written(values: Any) -> str:
+    """To 6 digits."""
+    return " ".join(f"{float(x):.6g}" for x in np.asarray(values, float).ravel())
+
+
+def table() -> str:
+    """The golden values as they stand in docs/golden.md."""
+    names = ((case.name.replace("|", "\\|"), written(case.golden)) for case in all_cases())
+    return "\n".join(
+        ["| case | values |", "|---|---|", *(f"| {name} | {values} |" for name, values in names)]
+    )
+
+
 def main() -> None:
-    """Print the report."""
+    """Print the report; with `--table`, that of the docs."""
+    if sys.argv[1:] == ["--table"]:
+        print(table())  # noqa: T201
+        return
     cases = all_cases()
     width = max(len(c.name) for c in cases)
     for case in cases:
-        values = " ".join(f"{float(x):.6g}" for x in np.asarray(case.computed, float).ravel())
-        print(f"{case.name:{width}}  error {case.error:7.1e}  {values}")  # noqa: T201
+        print(f"{case.name:{width}}  error {case.error:7.1e}  {written(case.computed)}")  # noqa: T201
     worst = max(c.error for c in cases)
     print(f"{len(cases)} cases, largest difference from the formula {worst:.1e}")  # noqa: T201
 
