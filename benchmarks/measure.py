@@ -30,6 +30,11 @@ def interleaved(arms: Mapping[str, Callable[[], float]], repeats: int) -> dict[s
     return results
 
 
+def median_ratio(values: Sequence[float], others: Sequence[float]) -> float:
+    """Of what was measured in the same repeat: other load changes both, and their ratio less."""
+    return statistics.median(value / other for value, other in zip(values, others, strict=True))
+
+
 def report(name: str, rows: Mapping[str, list[float]], unit: str, ratios: Mapping[str, Any]) -> None:
     """Print a table of minimum, median and maximum, and the JSON line."""
     print(f"{'':<34}{'min':>12}{'median':>12}{'max':>12}  {unit}")

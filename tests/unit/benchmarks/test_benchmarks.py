@@ -38,3 +38,7 @@ def test_arms_take_turns_in_alternating_order_and_say_how_far_they_are(
 def test_percentiles() -> None:
     values = [5.0, 1.0, 4.0, 2.0, 3.0]
     assert [measure.percentile(values, share) for share in (0.0, 0.5, 0.95, 1.0)] == [1.0, 3.0, 5.0, 5.0]
+
+
+def test_ratios_are_those_of_the_same_repeat() -> None:
+    assert measure.median_ratio([2.0, 30.0, 8.0], [1.0, 10.0, 2.0]) == 3.0
