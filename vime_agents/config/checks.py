@@ -234,6 +234,8 @@ def _check_parallel(config: TrainConfig) -> None:
             f"--trainer torch is one process: drop --actor-num-nodes {config.actor_num_nodes} and "
             f"--actor-num-gpus-per-node {config.actor_num_gpus_per_node}, or use megatron"
         )
+    if config.trainer == "torch" and config.async_save:
+        raise ConfigError("--async-save: --trainer torch writes at once; drop the flag, or use megatron")
     sizes = {
         "--tensor-model-parallel-size": config.tensor_model_parallel_size,
         "--pipeline-model-parallel-size": config.pipeline_model_parallel_size,

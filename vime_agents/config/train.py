@@ -36,6 +36,8 @@ class RunOptions:
     """Updates between checkpoints; 0: only the last one."""
     keep_checkpoints: Annotated[NonNegativeInt, MayChange()] = 2
     """Newest checkpoints to keep; 0: all."""
+    async_save: Annotated[bool, MayChange()] = False
+    """Write checkpoints while training goes on (--trainer megatron): it waits for the copy alone."""
     save_hf: str | None = None
     """Folder for the final weights in Hugging Face format; `{update}` is replaced."""
     seed: NonNegativeInt = 1234

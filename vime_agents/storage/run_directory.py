@@ -15,7 +15,6 @@ no update, event or episode is ever there twice.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import math
@@ -24,7 +23,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -64,6 +63,7 @@ class RunDirectory:
             folder.mkdir(exist_ok=True)
         self.resume_update = 0
         """Update of the checkpoint to go on from; 0: a fresh start."""
+        self._num_starts = 0
         self._metrics: JsonLinesWriter | None = None
 
     @classmethod
@@ -146,9 +146,8 @@ class RunDirectory:
 
     # ---------------------------------------------------------------------------------- checkpoints
 
-    @contextlib.contextmanager
-    def new_checkpoint(self, update: int) -> Iterator[Path]:
-        """An empty folder to write the checkpoint of `update` into; it counts once the block ends well.
+    def begin_checkpoint(self, update: int) -> Path:
+        """An empty folder to write the checkpoint of `update` into; it counts once it is committed.
 
         Raises:
             CheckpointError: there is one of this update already.
@@ -156,20 +155,28 @@ class RunDirectory:
         final = self.checkpoints / f"update-{update:06d}"
         if final.exists():
             raise CheckpointError(f"{final}: this update has a checkpoint already")
-        unfinished = self.checkpoints / f".update-{update:06d}.unfinished"
+        unfinished = self._unfinished(update)
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
-        yield unfinished
+        return unfinished
+
+    def commit_checkpoint(self, update: int) -> None:
+        """The folder is written: from here on the checkpoint counts, whatever ends the run."""
+        unfinished = self._unfinished(update)
         for path in [*unfinished.rglob("*"), unfinished]:
             sync_path(path)
-        unfinished.rename(final)
+        unfinished.rename(self.checkpoints / f"update-{update:06d}")
         sync_path(self.checkpoints)
+
+    def _unfinished(self, update: int) -> Path:
+        # Not the name of an earlier start's: a writer that outlived it must not write into this one.
+        return self.checkpoints / f".update-{update:06d}.start-{self._num_starts}.unfinished"
 
     def prune_checkpoints(self, keep: int) -> None:
         """Remove all but the newest `keep` checkpoints; 0 removes none."""
         for update in self.checkpointed()[:-keep] if keep else []:
             # Renamed first: a checkpoint that is half removed must not look whole.
-            doomed = self.checkpoints / f".update-{update:06d}.unfinished"
+            doomed = self._unfinished(update)
             self.checkpoint(update).rename(doomed)
             shutil.rmtree(doomed)
 
@@ -239,6 +246,7 @@ class RunDirectory:
         starts = json.loads(run_path.read_text())["starts"] if run_path.exists() else []
         start = {"started_at": time.time(), "resume_update": self.resume_update, **provenance()}
         record = {"config": settings, "seed": config.seed, "starts": [*starts, start]}
+        self._num_starts = len(starts) + 1
         write_atomically(run_path, json.dumps(record, indent=2) + "\n")
         text = yaml.safe_dump(settings, sort_keys=False)
         write_atomically(self.path / "config.yaml", text)

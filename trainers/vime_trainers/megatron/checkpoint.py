@@ -7,16 +7,20 @@ and `_unshare_steps`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue, AsyncRequest
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+from torch.distributed.checkpoint import CheckpointException
 
-from vime_agents.errors import CheckpointError
+from vime_agents.errors import CheckpointError, ContractError
 
 
 def save_checkpoint(folder: Path, model: Sequence[Any], optimizer: Any, counters: dict[str, Any]) -> None:
@@ -25,17 +29,125 @@ def save_checkpoint(folder: Path, model: Sequence[Any], optimizer: Any, counters
     Raises:
         CheckpointError: the folder is missing or not empty, or cannot be written.
     """
+    request = plan_checkpoint(folder, model, optimizer, counters)
+    with _writing(folder):
+        request.execute_sync()
+
+
+def plan_checkpoint(
+    folder: Path, model: Sequence[Any], optimizer: Any, counters: dict[str, Any]
+) -> AsyncRequest:
+    """What remains to be written into the empty folder, for `save_checkpoint` or `BackgroundSave`.
+
+    Counters, random state and whatever else is no tensor are written here. A collective.
+
+    Raises:
+        CheckpointError: the folder is missing or not empty, or cannot be written.
+    """
     if not folder.is_dir() or any(folder.iterdir()):
         raise CheckpointError(f"checkpoint folder {folder} must exist and be empty")
-    torch.distributed.barrier()  # no rank may write before all have looked
+    dist.barrier()  # no rank may write before all have looked
     _prime_adam(optimizer)
     state = _sharded_state(model, optimizer, is_loading=False)
     state["counters"] = counters
     state["rng"] = torch.get_rng_state()
+    with _writing(folder):
+        return dist_checkpointing.save(
+            state, str(folder), validate_access_integrity=False, async_sharded_save=True
+        )
+
+
+class BackgroundSave:
+    """A checkpoint that is being written while training goes on; one at a time.
+
+    Each rank forks a process, which writes the weights as they were at the fork: later updates do not change
+    them. `metadata.json` comes last, once every rank has written.
+    """
+
+    def __init__(self) -> None:
+        self._queue = AsyncCallsQueue()
+        self._folder: Path | None = None
+
+    def refuse_unfinished(self) -> None:
+        """Raises ContractError while one is being written."""
+        if self._folder is not None:
+            raise ContractError(f"the save to {self._folder} is not finished: call finish_saves first")
+
+    def begin(self, folder: Path, requests: Sequence[AsyncRequest]) -> None:
+        """Fork and return; a collective.
+
+        Args:
+            folder: named in errors.
+            requests: written one after the other, since megatron-core has one queue for what writers report.
+        """
+        self._queue.schedule_async_request(
+            AsyncRequest(
+                async_fn=_write_in_turn,
+                async_fn_args=(requests, None),
+                preload_fn=lambda: [_staged(request) for request in requests],
+                finalize_fns=[lambda: _finish_in_turn(requests)],
+            )
+        )
+        self._folder = folder
+
+    def finish(self, *, wait: bool) -> bool:
+        """Whether nothing is left to write; with `wait`, after it is written. A collective.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        if self._folder is None:
+            return True
+        try:
+            with _writing(self._folder):
+                self._queue.maybe_finalize_async_calls(blocking=wait)
+        finally:
+            if not self._queue.get_num_unfinalized_calls():
+                self._folder = None
+        return self._folder is None
+
+
+def _staged(request: AsyncRequest) -> list[Any]:
+    """The arguments of a request's writer, its tensors in the host's memory."""
+    arguments = list(request.async_fn_args)
+    if request.preload_fn is not None:
+        arguments[1] = request.preload_fn()
+    return arguments
+
+
+def _write_in_turn(requests: Sequence[AsyncRequest], arguments: Sequence[list[Any]]) -> None:
+    for request, args in zip(requests, arguments, strict=True):
+        if request.async_fn is not None:
+            request.async_fn(*args, **request.async_fn_kwargs)
+
+
+def _finish_in_turn(requests: Sequence[AsyncRequest]) -> None:
+    """Ends every request, also after one that failed: what writers report must not stay in their queue."""
+    failures: list[CheckpointException] = []
+    for request in requests:
+        try:
+            for finish in request.finalize_fns:
+                finish()
+        except CheckpointException as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Names the folder in what goes wrong, on every rank."""
     try:
-        dist_checkpointing.save(state, str(folder), validate_access_integrity=False)
+        yield
     except (OSError, CheckpointingException) as error:
         raise CheckpointError(f"cannot write a checkpoint to {folder}: {error}") from error
+    except CheckpointException as error:
+        # All ranks are here; the first one alone knows why.
+        why = [f"rank {rank}: {failure[0]!r}" for rank, failure in error.failures.items()]
+        dist.broadcast_object_list(said := ["; ".join(why)])
+        raise CheckpointError(
+            f"cannot write a checkpoint to {folder}: {said[0]}. Is the disk full, or was a writer killed?"
+        ) from error
 
 
 def load_checkpoint(folder: Path, model: Sequence[Any], optimizer: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.module import MegatronModule
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ from vime_trainers.batching.pack import MicroBatch
 from vime_trainers.batching.rows import VALUES, rows_of_samples, rows_of_tokens
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.losses.supervised import value_loss
-from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
+from vime_trainers.megatron.checkpoint import load_checkpoint, plan_checkpoint, save_checkpoint
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.device import cpu_compat, device
 from vime_trainers.megatron.families import read_model_shape
@@ -175,7 +176,15 @@ class Critic:
     def save(self, folder: Path) -> None:
         """Write into the empty folder. Raises CheckpointError; a collective."""
         with cpu_compat():
-            save_checkpoint(folder, self.parts, self.optimizer, {"schedule": self.schedule.state_dict()})
+            save_checkpoint(folder, self.parts, self.optimizer, self._counters())
+
+    def plan_save(self, folder: Path) -> AsyncRequest:
+        """What `save` would write, for a `BackgroundSave`. Raises CheckpointError; a collective."""
+        with cpu_compat():
+            return plan_checkpoint(folder, self.parts, self.optimizer, self._counters())
+
+    def _counters(self) -> dict[str, Any]:
+        return {"schedule": self.schedule.state_dict()}
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote, under any parallel sizes. Raises CheckpointError; a collective."""

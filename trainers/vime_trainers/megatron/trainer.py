@@ -27,7 +27,12 @@ from vime_trainers.losses.metrics import metrics_of
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import TokenInputs, TokenLoss, token_loss
 from vime_trainers.machine import peak_memory_bytes, peak_tflops
-from vime_trainers.megatron.checkpoint import load_checkpoint, save_checkpoint
+from vime_trainers.megatron.checkpoint import (
+    BackgroundSave,
+    load_checkpoint,
+    plan_checkpoint,
+    save_checkpoint,
+)
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.critic import Critic
 from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_group, install_cpu_shims
@@ -73,6 +78,7 @@ class MegatronTrainer:
             self.schedule = Schedule(config, self.optimizer)
         self.frozen = _frozen_models(config)
         self.critic = None if config.critic is None else Critic(config)
+        self._background = BackgroundSave()
 
     # -------------------------------------------------------------------------------------------- update
 
@@ -287,19 +293,52 @@ class MegatronTrainer:
 
         Raises:
             CheckpointError: the folder is missing or not empty, or cannot be written.
+            ContractError: a save that was begun is not finished.
+        """
+        self._background.refuse_unfinished()
+        with cpu_compat():
+            save_checkpoint(folder, self.parts, self.optimizer, self._counters())
+        if self.critic is not None:
+            self.critic.save(self._critic_folder(folder))
+
+    def begin_save(self, folder: Path) -> None:
+        """Begin what `save` does and return; updates may go on, and change nothing of what is written.
+
+        The checkpoint is complete once `finish_saves` says so. On the CPU the memory that updates write to is
+        held twice until then, on accelerators all that is saved is copied to the host's memory.
+
+        Raises:
+            CheckpointError: the folder is missing or not empty, or cannot be written.
+            ContractError: the save that was begun before is not finished.
+        """
+        self._background.refuse_unfinished()
+        with cpu_compat():
+            requests = [plan_checkpoint(folder, self.parts, self.optimizer, self._counters())]
+            if self.critic is not None:
+                requests.append(self.critic.plan_save(self._critic_folder(folder)))
+            self._background.begin(folder, requests)
+
+    def finish_saves(self, *, wait: bool) -> bool:
+        """Whether the save that was begun, if any, is complete; with `wait`, once it is.
+
+        Raises:
+            CheckpointError: it could not be written.
         """
         with cpu_compat():
-            counters = {
-                "version": self.version,
-                "num_skipped": self.num_skipped,
-                "schedule": self.schedule.state_dict(),
-            }
-            save_checkpoint(folder, self.parts, self.optimizer, counters)
-        if self.critic is not None:
-            if dist.get_rank() == 0:
-                (folder / "critic").mkdir()
-            dist.barrier()
-            self.critic.save(folder / "critic")
+            return self._background.finish(wait=wait)
+
+    def _counters(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "num_skipped": self.num_skipped,
+            "schedule": self.schedule.state_dict(),
+        }
+
+    def _critic_folder(self, folder: Path) -> Path:
+        if dist.get_rank() == 0:
+            (folder / "critic").mkdir()
+        dist.barrier()
+        return folder / "critic"
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote; the parallel sizes may differ from those that it was saved with.

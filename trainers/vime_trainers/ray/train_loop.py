@@ -46,12 +46,13 @@ from vime_agents.task import Task, TaskSet
 from vime_agents.trainer import Batch, CriticTrainer
 from vime_trainers.batching.plan import alignment, longest_row
 from vime_trainers.ray.alarms import Alarms
+from vime_trainers.ray.checkpoints import Checkpoints
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
 from vime_trainers.ray.hf_export import save_hf_folder
 from vime_trainers.ray.processes import Processes, megatron_config, start_processes
 from vime_trainers.ray.progress import TrainProgress
-from vime_trainers.ray.run_state import load_run_state, save_run_state
+from vime_trainers.ray.run_state import Stateful, load_run_state
 from vime_trainers.ray.schedule import frozen_agents, rollout_requests, training_tasks
 from vime_trainers.ray.steps import critic_values, run_steps
 from vime_trainers.ray.summary import summarise
@@ -106,13 +107,7 @@ async def _run(
     progress.say("starting the trainer" + (" and the engines" if config.uses_engines else ""))
     async with start_processes(config, model, gpus=gpus, logs=run.logs) as processes:
         loop = _Loop(config, run, progress, processes, tasks, eval_tasks)
-        await loop.begin(startup_s=time.monotonic() - started)
-        for rollout in range(run.resume_update, config.num_rollout):
-            await loop.rollout_and_update(rollout)
-        if config.save_hf is not None:
-            await loop.save_hf()
-        if config.save_lora is not None:
-            await loop.save_lora()
+        await loop.complete(startup_s=time.monotonic() - started)
 
 
 def _cancel_on_sigterm() -> None:
@@ -136,11 +131,16 @@ class _Loop:
     ) -> None:
         self.config, self.run, self.progress, self.processes = config, run, progress, processes
         self.tasks, self.eval_tasks = tasks, eval_tasks
+        self.checkpoints = Checkpoints(
+            run, processes.trainer, background=config.async_save, keep=config.keep_checkpoints
+        )
         self.supervised = None
         if config.loss_type == "sft_loss":
             self.supervised = SupervisedRows(config, tasks, row_limit(config))
         self.opponents = frozen_agents(config)
         self.baselines = RoleBaselines(config.rae_decay)
+        self.state: dict[str, Stateful] = {"role_baselines": self.baselines}
+        """What a checkpoint holds beside the trainer."""
         self.estimator = self._estimator()
         self.credit = Credit(
             use_turn_rewards=config.use_turn_rewards, gamma=config.gamma, turn_gamma=config.turn_gamma
@@ -165,6 +165,18 @@ class _Loop:
             return self.baselines
         return dr_grpo if config.disable_grpo_std_normalization else get_estimator(config.advantage_estimator)
 
+    async def complete(self, *, startup_s: float) -> None:
+        """All of the run that is left."""
+        config = self.config
+        await self.begin(startup_s=startup_s)
+        async with self.checkpoints:
+            for rollout in range(self.run.resume_update, config.num_rollout):
+                await self.rollout_and_update(rollout)
+        if config.save_hf is not None:
+            await self.save_hf()
+        if config.save_lora is not None:
+            await self.save_lora()
+
     async def begin(self, *, startup_s: float) -> None:
         """Bring trainer and engines to the same weights, and evaluate them as they came."""
         config, update = self.config, self.run.resume_update
@@ -173,7 +185,7 @@ class _Loop:
             self.progress.say(f"resuming after update {update}")
             folder = self.run.checkpoint(update)
             await asyncio.to_thread(self.processes.trainer.load, folder)
-            load_run_state(folder, {"role_baselines": self.baselines})
+            load_run_state(folder, self.state)
         sync: dict[str, Any] = {}
         if update and self.supervised is None:
             sync = await self.sync(update)
@@ -210,9 +222,10 @@ class _Loop:
             self.progress.say(f"  look at this: {alarm}")
         if evaluates:
             await self.evaluate(update)
+        self.checkpoints.check()
         # The checkpoint comes last: a run that resumes from it finds every event up to it.
         if last or _due(update, config.save_interval):
-            await self.checkpoint(update)
+            await self.checkpoints.save(update, self.state)
 
     async def batches(self, rollout: int) -> tuple[list[Batch], dict[str, float]]:
         """What the optimizer steps of a rollout learn from, and how that came about."""
@@ -357,15 +370,6 @@ class _Loop:
             await self.processes.await_death()
         (example, count), *_ = Counter(e.outcome.detail for e in episodes).most_common(1)
         raise TrainerError(f"all {len(episodes)} episodes of {what} failed; {count} of them with: {example}")
-
-    async def checkpoint(self, update: int) -> None:
-        """Write a checkpoint; it counts once it is complete."""
-        self.seconds = {}
-        with self.phase("checkpoint"), self.run.new_checkpoint(update) as folder:
-            await asyncio.to_thread(self.processes.trainer.save, folder)
-            save_run_state(folder, {"role_baselines": self.baselines})
-        self.run.prune_checkpoints(self.config.keep_checkpoints)
-        self.run.log("checkpoint", update, self.seconds_metrics())
 
     async def save_hf(self) -> None:
         """Write the final weights as a Hugging Face folder."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,6 +150,8 @@ class TrainerGroup:
         """
         self._bundles: PlacementGroup | None = None
         self._ranks: list[Any] = []
+        self._asking = threading.Lock()
+        self._failure: VimeAgentsError | None = None
         bundle = {"CPU": num_cpus_per_rank} | ({"GPU": num_gpus_per_rank} if num_gpus_per_rank else {})
         self._bundles = placement_group([bundle] * num_ranks, strategy="PACK")
         if not self._bundles.wait(start_timeout_s):
@@ -220,7 +223,7 @@ class TrainerGroup:
             version: Written into the file, so that a stale one is recognised; None takes `self.version`.
         """
         held = self.version if version is None else version
-        return self._answers([r.export.remote(str(path), dtype, held) for r in self._ranks])[0]
+        return self._ask("export", str(path), dtype, held)
 
     def address(self) -> tuple[str, int]:
         """Rank 0's address, and a port that is free there now."""
@@ -232,7 +235,7 @@ class TrainerGroup:
 
     def broadcast(self, dtype: Dtype = "float32") -> None:
         """Send all weights to that group, in the order of `weight_shapes`."""
-        self._answers([r.broadcast.remote(dtype) for r in self._ranks])
+        self._ask("broadcast", dtype)
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Hugging Face name -> shape, in the order in which weights are exported and sent."""
@@ -245,6 +248,14 @@ class TrainerGroup:
     def save(self, folder: Path) -> None:
         """Write a checkpoint into the empty folder, which all ranks must see."""
         self._call("save", folder)
+
+    def begin_save(self, folder: Path) -> None:
+        """Begin to write one, and go on: it is complete once `finish_saves` says so. Megatron's alone."""
+        self._call("begin_save", folder)
+
+    def finish_saves(self, *, wait: bool) -> bool:
+        """Whether the save that was begun, if any, is complete; with `wait`, once it is."""
+        return self._call("finish_saves", wait=wait)
 
     def load(self, folder: Path) -> None:
         """Read a checkpoint."""
@@ -265,24 +276,32 @@ class TrainerGroup:
             self._bundles = None
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self._answers([r.call.remote(method, *args, **kwargs) for r in self._ranks])[0]
+        return self._ask("call", method, *args, **kwargs)
+
+    def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        # From several threads too, all ranks must get the calls in one order: each waits for all the others.
+        with self._asking:
+            calls = [getattr(rank, method).remote(*args, **kwargs) for rank in self._ranks]
+        return self._answers(calls)[0]
 
     def _answers(self, calls: list[Any]) -> list[Any]:
         """Wait for all; at the first failure kill all ranks and raise it.
 
         Raises:
-            TrainerError: the failed rank's own error where it is one of ours, else one that names the rank.
+            TrainerError: the failed rank's own error where it is one of ours, else one that names the rank;
+                the same one for whatever is asked later, or by another thread at that time.
         """
         if not calls:
-            raise TrainerError("this trainer was shut down, or ended with the first error that it raised")
+            raise self._failure or TrainerError("this trainer was shut down")
         waiting, answers = list(calls), {}
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=1)
             try:
                 answers[done[0]] = ray.get(done[0])
             except ray.exceptions.RayError as error:
+                self._failure = self._failure or _trainer_error(calls.index(done[0]), len(calls), error)
                 self.shutdown()
-                raise _trainer_error(calls.index(done[0]), len(calls), error) from error
+                raise self._failure from error
         return [answers[c] for c in calls]
 
 

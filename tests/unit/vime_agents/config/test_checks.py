@@ -122,6 +122,7 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
             {"trainer": "torch", "actor_num_gpus_per_node": 2},
             ["--trainer torch", "--actor-num-gpus-per-node 2"],
         ),
+        ({"trainer": "torch", "async_save": True}, ["--async-save", "--trainer torch", "megatron"]),
         ({"use_unbiased_kl": True}, ["--use-unbiased-kl", "k2"]),
         ({"ref_load": "m", "kl_reference": "rollout", "kl_coef": 0.1}, ["--ref-load m", "rollout"]),
         ({"ref_load": "m"}, ["--ref-load", "--kl-loss-coef"]),

@@ -23,6 +23,7 @@ TRAIN_EXAMPLES = {
     "num_rollout": ("--num-rollout 7", 7),
     "save_interval": ("--save-interval 0", 0),
     "keep_checkpoints": ("--keep-checkpoints 0", 0),
+    "async_save": ("--async-save", True),
     "save_hf": ("--save-hf out/hf", "out/hf"),
     "seed": ("--seed 9", 9),
     "ray_address": ("--ray-address auto", "auto"),

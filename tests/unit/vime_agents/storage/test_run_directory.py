@@ -28,6 +28,11 @@ def start(path, **settings) -> RunDirectory:
     return RunDirectory.create_or_resume(path, config(path, **settings))
 
 
+def save(run: RunDirectory, update: int) -> None:
+    (run.begin_checkpoint(update) / "weights").write_text(str(update))
+    run.commit_checkpoint(update)
+
+
 def play(run: RunDirectory, update: int, *, checkpoint: bool) -> None:
     """What a training loop leaves behind for one update."""
     with run.rollout_episodes(update - 1) as writer:
@@ -36,8 +41,7 @@ def play(run: RunDirectory, update: int, *, checkpoint: bool) -> None:
     with run.eval_episodes(update):
         run.log("eval", update, {"reward": 0.25})
     if checkpoint:
-        with run.new_checkpoint(update) as folder:
-            (folder / "weights").write_text(str(update))
+        save(run, update)
 
 
 def test_a_new_run_writes_its_config_and_where_it_ran(path):
@@ -130,31 +134,31 @@ def test_a_summary_replaces_the_one_before(path):
     assert json.loads((path / "summary.json").read_text()) == {"reward": 1.0}
 
 
-def write_half_a_checkpoint(run: RunDirectory) -> None:
-    with run.new_checkpoint(1) as folder:
-        (folder / "half").write_text("x")
-        raise OSError("disk full")
-
-
-def test_a_checkpoint_that_fails_half_way_does_not_count(path):
+def test_a_checkpoint_counts_once_it_is_committed(path):
     with start(path) as run:
-        with pytest.raises(OSError, match="disk full"):
-            write_half_a_checkpoint(run)
+        (run.begin_checkpoint(1) / "half").write_text("x")
         assert run.checkpointed() == []
-        with run.new_checkpoint(1) as folder:
-            assert list(folder.iterdir()) == []
+        assert list(run.begin_checkpoint(1).iterdir()) == []
+        run.commit_checkpoint(1)
         assert run.checkpointed() == [1]
-        with pytest.raises(CheckpointError, match="has a checkpoint already"), run.new_checkpoint(1):
-            pass
+        with pytest.raises(CheckpointError, match="has a checkpoint already"):
+            run.begin_checkpoint(1)
         with pytest.raises(CheckpointError, match=r"no such checkpoint; there are \[1\]"):
             run.checkpoint(2)
+
+
+def test_what_still_writes_for_a_killed_start_does_not_reach_the_next_one(path):
+    with start(path) as run:
+        old = run.begin_checkpoint(1)
+    with start(path) as run:
+        assert not old.exists()
+        assert run.begin_checkpoint(1) != old
 
 
 def test_only_the_newest_checkpoints_are_kept(path):
     with start(path) as run:
         for update in (1, 2, 3):
-            with run.new_checkpoint(update) as folder:
-                (folder / "weights").write_text(str(update))
+            save(run, update)
         run.prune_checkpoints(0)
         assert run.checkpointed() == [1, 2, 3]
         run.prune_checkpoints(2)
@@ -167,8 +171,7 @@ def test_only_the_newest_checkpoints_are_kept(path):
 def test_the_order_of_updates_is_by_number_beyond_six_digits(path):
     with start(path) as run:
         for update in (999_999, 1_000_000, 2):
-            with run.new_checkpoint(update):
-                pass
+            save(run, update)
         assert run.checkpointed() == [2, 999_999, 1_000_000]
 
 
@@ -221,8 +224,8 @@ def test_a_longer_run_of_the_same_config_is_the_same_run(path):
 def test_resume_never_wants_a_new_folder_and_must_a_checkpoint(path):
     with pytest.raises(ConfigError, match=r"--resume must: .* holds no checkpoint"):
         start(path, resume="must")
-    with start(path) as run, run.new_checkpoint(3):
-        pass
+    with start(path) as run:
+        save(run, 3)
     with pytest.raises(ConfigError, match=r"--resume never: .* holds a run"):
         start(path, resume="never")
     with start(path, resume="must") as run:
