@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -132,11 +133,14 @@ def test_two_engines_and_two_trainer_ranks_share_one_policy_by_broadcast(
         *("--run-dir", str(run_dir)),
         *("--num-rollout", "2"),
         *("--eval-interval", "0"),
-        *("--save-interval", "0"),
+        *("--save-interval", "1"),
+        "--async-save",
         *("--rollout-num-engines", "2"),
         *("--actor-num-gpus-per-node", "2"),
         *("--update-weight-transport", "gloo"),
-        *("--save-hf", str(tmp_path / "final")),
+        *("--save-hf", str(tmp_path / "after-{update}")),
+        *("--save-hf-interval", "1"),
+        *("--save-hf-shard-size", "100KB"),
     ]
     command = Command("train", *flags, *more, log=tmp_path / "two.log")
     commands.append(command)
@@ -150,7 +154,16 @@ def test_two_engines_and_two_trainer_ranks_share_one_policy_by_broadcast(
     assert {v for e in played for t in e.trajectories for v in t.weight_versions} == {1}
     assert {p.name for p in (run_dir / "logs").glob("vllm-*.log")} == {"vllm-0.log", "vllm-1.log"}
     before = load_file(Path(ensure_tiny_qwen3()) / "model.safetensors")
-    after = load_file(tmp_path / "final" / "model.safetensors")
+    after: dict[str, Any] = {}
+    files = sorted((tmp_path / "after-2").glob("*.safetensors"))
+    for file in files:
+        after |= load_file(file)
+    index = json.loads((tmp_path / "after-2" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == {file.name for file in files}
+    assert index["weight_map"].keys() == after.keys()
+    assert (tmp_path / "after-1" / "config.json").exists()
+    assert [e["update"] for e in events(run_dir, "checkpoint")] == [1, 2]
+    assert {p.name for p in (run_dir / "checkpoints").iterdir()} == {"update-000001", "update-000002"}
     assert before.keys() == after.keys()
     moved = max(float((before[name] - after[name]).abs().max()) for name in before)
     assert 0 < moved <= 2.01e-3  # two Adam steps of at most 1e-3 each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vime_agents.config.sizes import bytes_of
 from vime_agents.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def check_train(config: TrainConfig) -> None:
     else:
         _check_groups(config)
     _check_steps(config)
+    _check_exports(config)
     _check_trainable(config)
     _check_critic(config)
     _check_schedule(config)
@@ -158,6 +160,28 @@ def _check_steps(config: TrainConfig) -> None:
             f"--num-steps-per-rollout {config.steps_per_rollout} with --old-logprobs current: the ratio of "
             f"--pg-loss-type {config.pg_loss_type} would be 1 in every step, so that nothing bounds the "
             "later ones; give --old-logprobs recompute or rollout"
+        )
+
+
+def _check_exports(config: TrainConfig) -> None:
+    try:
+        bytes_of(config.save_hf_shard_size)
+    except ValueError as error:
+        raise ConfigError(f"--save-hf-shard-size: {error}") from error
+    if config.save_hf is None:
+        if config.save_hf_interval or config.save_hf_shard_size != "50GB":
+            raise ConfigError("--save-hf-interval, --save-hf-shard-size: need --save-hf")
+        return
+    try:
+        first, second = (config.save_hf.format(update=update) for update in (1, 2))
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise ConfigError(
+            f"--save-hf {config.save_hf}: only {{update}} can stand in braces; double other braces"
+        ) from error
+    if config.save_hf_interval and first == second:
+        raise ConfigError(
+            f"--save-hf-interval {config.save_hf_interval}: every folder would be {first}; put {{update}} "
+            f"into --save-hf, as in {config.save_hf}/{{update}}"
         )
 
 

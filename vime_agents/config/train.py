@@ -38,8 +38,12 @@ class RunOptions:
     """Newest checkpoints to keep; 0: all."""
     async_save: Annotated[bool, MayChange()] = False
     """Write checkpoints while training goes on (--trainer megatron): it waits for the copy alone."""
-    save_hf: str | None = None
+    save_hf: Annotated[str, MayChange()] | None = None
     """Folder for the final weights in Hugging Face format; `{update}` is replaced."""
+    save_hf_interval: Annotated[NonNegativeInt, MayChange()] = 0
+    """Updates between such folders; 0: only the last one. Needs `{update}` in --save-hf."""
+    save_hf_shard_size: Annotated[str, MayChange()] = "50GB"
+    """Most bytes of one of its files (500MB, 5GB, ...); several files come with an index."""
     seed: NonNegativeInt = 1234
     """Seed of the trainer and of the order of tasks."""
     ray_address: Annotated[str | None, MayChange()] = None
@@ -413,6 +417,11 @@ class TrainConfig(
     def num_trainer_ranks(self) -> int:
         """Trainer processes of the run."""
         return self.actor_num_nodes * self.actor_num_gpus_per_node
+
+    def hf_folder(self, update: int) -> str | None:
+        """Where --save-hf puts the weights after `update` updates; None: nowhere."""
+        due = update == self.num_rollout or (self.save_hf_interval and not update % self.save_hf_interval)
+        return self.save_hf.format(update=update) if self.save_hf is not None and due else None
 
     @property
     def reference(self) -> str | None:

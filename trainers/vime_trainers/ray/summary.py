@@ -33,7 +33,7 @@ def summarise(run: RunDirectory) -> dict[str, Any]:
         "tokens_trained": int(sum(e["tokens_trained"] for e in train)),
         "tokens_lost_to_drift": int(sum(e.get("tokens_lost_to_drift", 0) for e in train)),
         "episodes": int(sum(e.get("episodes", 0) for e in train)),
-        "seconds": seconds_by_phase([*every, *evals, *run.events("checkpoint")]),
+        "seconds": seconds_by_phase([*every, *evals, *run.events("checkpoint"), *run.events("save_hf")]),
         "run_dir": str(run.path),
     }
 

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from vime_agents.config.sizes import bytes_of
 from vime_agents.config.train import TrainConfig
 from vime_agents.episode import Episode
 from vime_agents.errors import TrainerError, WeightSyncError
@@ -49,7 +50,7 @@ from vime_trainers.ray.alarms import Alarms
 from vime_trainers.ray.checkpoints import Checkpoints
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
-from vime_trainers.ray.hf_export import save_hf_folder
+from vime_trainers.ray.hf_export import check_hf_target, save_hf_folder
 from vime_trainers.ray.processes import Processes, megatron_config, start_processes
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.run_state import Stateful, load_run_state
@@ -82,6 +83,9 @@ def train(config: TrainConfig) -> int:
         num_gpus_per_engine=config.rollout_num_gpus_per_engine,
     )
     with RunDirectory.create_or_resume(config.run_dir, config) as run, TrainProgress(config, run) as progress:
+        for update in range(run.resume_update + 1, config.num_rollout + 1):
+            if (target := config.hf_folder(update)) is not None:
+                check_hf_target(Path(target), run.path)
         if run.resume_update < config.num_rollout:
             with ray_cluster(config.ray_address, needs) as gpus:
                 asyncio.run(_run(config, run, progress, model, tasks, eval_tasks, gpus=gpus))
@@ -172,8 +176,6 @@ class _Loop:
         async with self.checkpoints:
             for rollout in range(self.run.resume_update, config.num_rollout):
                 await self.rollout_and_update(rollout)
-        if config.save_hf is not None:
-            await self.save_hf()
         if config.save_lora is not None:
             await self.save_lora()
 
@@ -222,6 +224,7 @@ class _Loop:
             self.progress.say(f"  look at this: {alarm}")
         if evaluates:
             await self.evaluate(update)
+        await self.save_hf(update)
         self.checkpoints.check()
         # The checkpoint comes last: a run that resumes from it finds every event up to it.
         if last or _due(update, config.save_interval):
@@ -371,13 +374,26 @@ class _Loop:
         (example, count), *_ = Counter(e.outcome.detail for e in episodes).most_common(1)
         raise TrainerError(f"all {len(episodes)} episodes of {what} failed; {count} of them with: {example}")
 
-    async def save_hf(self) -> None:
-        """Write the final weights as a Hugging Face folder."""
-        target = Path(str(self.config.save_hf).format(update=self.config.num_rollout))
-        await asyncio.to_thread(
-            save_hf_folder, self.processes.trainer, Path(self.config.hf_checkpoint), target
-        )
-        self.progress.say(f"final weights: {target}")
+    async def save_hf(self, update: int) -> None:
+        """Write the weights as a Hugging Face folder, where one is due."""
+        target = self.config.hf_folder(update)
+        if target is None:
+            return
+        self.seconds = {}
+        source = Path(self.config.hf_checkpoint).expanduser()  # noqa: ASYNC240
+        with self.phase("save_hf"):
+            await asyncio.to_thread(
+                save_hf_folder,
+                self.processes.trainer,
+                source,
+                Path(target),
+                run_dir=self.run.path,
+                update=update,
+                dtype=self.dtype,
+                shard_size=bytes_of(self.config.save_hf_shard_size),
+            )
+        self.run.log("save_hf", update, {"path": target} | self.seconds_metrics())
+        self.progress.say(f"weights: {target}")
 
     async def save_lora(self) -> None:
         """Write the final adapters as PEFT does."""

@@ -70,27 +70,50 @@ class _Rank:
         return os.getpid()
 
     def export(self, path: str, dtype_name: Dtype, version: int) -> Export | None:
-        import torch
-
         from vime_trainers.sync.weight_file import write_weight_file
 
         started = time.perf_counter()
-        dtype = getattr(torch, dtype_name)
-        tensors = self.trainer.weights(dtype)
         if self.rank != 0:
-            for _ in tensors:
-                pass
-            return None
-        shapes = self.trainer.weight_shapes()
-        layout = {name: (shape, dtype) for name, shape in shapes.items()}
-        size = write_weight_file(Path(path), layout, tensors, version=version).num_bytes
+            return self._exhaust(dtype_name)
+        layout = self._layout(dtype_name)
+        written = write_weight_file(Path(path), layout, self._weights(dtype_name), version=version)
         return Export(
             path=path,
             version=version,
-            tensors={name: (shape, dtype_name) for name, shape in shapes.items()},
-            num_bytes=size,
+            tensors={name: (shape, str(dtype).split(".")[1]) for name, (shape, dtype) in layout.items()},
+            num_bytes=written.num_bytes,
             seconds=time.perf_counter() - started,
         )
+
+    def export_folder(self, folder: str, dtype_name: Dtype, version: int, shard_size: int) -> int | None:
+        from vime_trainers.sync.weight_shards import write_weight_shards
+
+        if self.rank != 0:
+            return self._exhaust(dtype_name)
+        tensors = self._weights(dtype_name)
+        return write_weight_shards(
+            Path(folder), self._layout(dtype_name), tensors, version=version, shard_size=shard_size
+        )
+
+    def _weights(self, dtype_name: Dtype) -> Any:
+        import torch
+
+        return self.trainer.weights(getattr(torch, dtype_name))
+
+    def _layout(self, dtype_name: Dtype) -> Any:
+        import torch
+
+        from vime_trainers.megatron.families.shape import FLOAT32_TENSORS
+
+        dtype = getattr(torch, dtype_name)
+        return {
+            name: (shape, torch.float32 if name.endswith(FLOAT32_TENSORS) else dtype)
+            for name, shape in self.trainer.weight_shapes().items()
+        }
+
+    def _exhaust(self, dtype_name: Dtype) -> None:
+        for _ in self._weights(dtype_name):
+            pass
 
     def join_broadcast(self, address: str, port: int, world_size: int) -> None:
         from vime_trainers.sync.gloo_group import join_group
@@ -224,6 +247,17 @@ class TrainerGroup:
         """
         held = self.version if version is None else version
         return self._ask("export", str(path), dtype, held)
+
+    def export_folder(
+        self, folder: Path, dtype: Dtype = "float32", *, version: int | None = None, shard_size: int
+    ) -> int:
+        """Write the weights as files of at most `shard_size` bytes into a folder on rank 0's node.
+
+        Returns:
+            Bytes of all tensors.
+        """
+        held = self.version if version is None else version
+        return self._ask("export_folder", str(folder), dtype, held, shard_size)
 
     def address(self) -> tuple[str, int]:
         """Rank 0's address, and a port that is free there now."""

@@ -60,7 +60,7 @@ def write_weight_file(
     Raises:
         ContractError: a tensor that `layout` does not announce at this place, or one that never came.
     """
-    header: dict[str, object] = {"__metadata__": {_VERSION_KEY: str(version)}}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", _VERSION_KEY: str(version)}}
     offset = 0
     for name, (shape, dtype) in layout.items():
         end = offset + math.prod(shape) * dtype.itemsize

@@ -34,6 +34,8 @@ class Run:
 class Processes:
     """Stands for the players: every request becomes an episode with the reward 0.25."""
 
+    trainer = None
+
     def __init__(self, run: Run) -> None:
         self.run = run
         self.stored_while_playing: list[int] = []
