@@ -1,4 +1,4 @@
-"""One rank of the tests of saves: `python saves_worker.py <model> <output> <layouts as JSON>`.
+"""One rank of the tests of saves: `saves_worker.py <model> <experts' model> <output> <layouts>`.
 
 Rank 0 writes `<layout>.pt`. The process group is in the environment.
 """
@@ -19,9 +19,9 @@ def main() -> None:
     from vime_trainers.megatron.device import init_process_group
 
     init_process_group()
-    model, output = Path(sys.argv[1]), Path(sys.argv[2])
-    for name, layout in json.loads(sys.argv[3]).items():
-        found = saves(model, layout, output)
+    model, experts, output = (Path(argument) for argument in sys.argv[1:4])
+    for name, layout in json.loads(sys.argv[4]).items():
+        found = saves(model, layout, output) | {"experts": of_experts(experts, output)}
         if dist.get_rank() == 0:
             torch.save(found, output / f"{name}.pt")
     dist.destroy_process_group()
@@ -70,6 +70,32 @@ def saves(model: Path, layout: dict[str, Any], output: Path) -> dict[str, Any]:
     trainer.finish_saves(wait=True)
     trainer.load(unfinished)
     found["versions"] = before, trainer.version
+    trainer.close()
+    return found
+
+
+def of_experts(model: Path, output: Path) -> dict[str, Any]:
+    """A checkpoint of shared experts, read in the same layout and in one with a stage that has none."""
+    import torch
+
+    from tests.integration.megatron import oracle
+    from tests.integration.megatron.worker import raised
+    from vime_agents.errors import CheckpointError
+    from vime_trainers.megatron.config import MegatronConfig
+    from vime_trainers.megatron.trainer import MegatronTrainer
+
+    settings: dict[str, Any] = {"hf_checkpoint": str(model), "lr": 1e-2, "max_tokens_per_gpu": 64}
+    trainer = MegatronTrainer(MegatronConfig(expert_model_parallel_size=2, **settings))
+    trainer.update(oracle.make_batch(9))
+    folder = folder_of(output, "experts")
+    trainer.save(folder)
+    saved = {n: w.clone() for n, w in trainer.weights()}
+    trainer.update(oracle.make_batch(9))
+    trainer.load(folder)
+    found: dict[str, Any] = {"same": all(torch.equal(saved[n], w) for n, w in trainer.weights())}
+    trainer.close()
+    trainer = MegatronTrainer(MegatronConfig(pipeline_model_parallel_size=2, **settings))
+    found["other"] = raised(CheckpointError, lambda: trainer.load(folder))
     trainer.close()
     return found
 

@@ -21,7 +21,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     root: Path = tmp_path_factory.mktemp("saves")
     oracle.make_model("qwen3", root / "model")
     (root / "output").mkdir()
-    run_ranks(2, "saves_worker.py", [root / "model"], root / "output", LAYOUTS)
+    oracle.make_model("deepseek_v3", root / "experts")
+    run_ranks(2, "saves_worker.py", [root / "model", root / "experts"], root / "output", LAYOUTS)
     return torch.load(root / "output" / "tp2.pt", weights_only=False)
 
 
@@ -59,3 +60,11 @@ def test_a_write_that_fails_on_one_rank_is_told_by_all_and_the_next_save_is_soun
     assert not found["broken is whole"]
     before, after = found["versions"]
     assert after == before + 1
+
+
+def test_a_layout_that_keeps_the_experts_optimizer_elsewhere_is_refused_with_the_reason(found):
+    assert found["experts"]["same"]
+    for message in found["experts"]["other"]:
+        assert "does not fit this trainer" in message
+        assert "--expert-model-parallel-size" in message
+        assert len(message) < 1000

@@ -22,6 +22,13 @@ from torch.distributed.checkpoint import CheckpointException
 
 from vime_agents.errors import CheckpointError, ContractError
 
+_LAYOUT_HINT = (
+    "Where ranks share experts, megatron-core keeps the experts' optimizer state apart, under names that "
+    "depend on whether a pipeline stage has such experts: keep --expert-model-parallel-size and "
+    "--pipeline-model-parallel-size as they were, or begin a new run from what --save-hf wrote. All else of "
+    "the model must be the same too"
+)
+
 
 def save_checkpoint(folder: Path, model: Sequence[Any], optimizer: Any, counters: dict[str, Any]) -> None:
     """Write everything into the empty folder; a collective.
@@ -169,6 +176,12 @@ def load_checkpoint(folder: Path, model: Sequence[Any], optimizer: Any) -> dict[
         raise CheckpointError(
             f"the checkpoint in {folder} does not fit this trainer: {error}. The model, --lr and "
             "--use-distributed-optimizer must be those that it was saved with"
+        ) from error
+    except CheckpointException as error:
+        (why, _), *_ = error.failures.values()
+        missing = str(why).partition(" from model not in state dict")[0]
+        raise CheckpointError(
+            f"the checkpoint in {folder} does not fit this trainer: {missing}. {_LAYOUT_HINT}"
         ) from error
     _unshare_steps(optimizer)
     torch.set_rng_state(state["rng"])
