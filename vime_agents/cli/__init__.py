@@ -11,7 +11,7 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import TextIO
+from typing import TextIO, TypeGuard
 
 from vime_agents import _checkout, registry
 from vime_agents.errors import ConfigError, MissingDependencyError, UnknownIdError, VimeAgentsError, nearest
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _main(list(sys.argv[1:] if argv is None else argv))
         finally:
-            sys.stdout.flush()  # at the interpreter's end nobody could catch what it raises
+            print(end="", flush=True)  # at the interpreter's end nobody could catch what this raises
     except (BrokenPipeError, BaseExceptionGroup) as error:
         pipes = error if isinstance(error, BrokenPipeError) else error.subgroup(BrokenPipeError)
         unread = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
@@ -78,8 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return UNREAD
 
 
-def _is_unread(stream: TextIO) -> bool:
+def _is_unread(stream: TextIO | None) -> TypeGuard[TextIO]:
     """Whether it is a pipe whose reader is gone."""
+    if stream is None:  # as Python makes it of one that was closed: `>&-`
+        return False
     try:
         poll = select.poll()
         poll.register(stream.fileno(), 0)

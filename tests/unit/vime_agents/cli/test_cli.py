@@ -131,6 +131,12 @@ def test_output_that_nobody_reads_ends_a_command_quietly(argv):
     assert "Traceback" not in done.stderr
 
 
+def test_a_closed_output_is_no_error():
+    script = '"$0" -m vime_agents --version >&-'
+    done = subprocess.run(["bash", "-c", script, sys.executable], stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 MANY_LINES = """
 import sys, types
 from vime_agents import cli
