@@ -45,7 +45,8 @@ class Trace:
     """Of the reset."""
     info: Any = None
     steps: list[Step] = field(default_factory=list)
-    replies: list[Message] = field(default_factory=list)
+    replies: list[Any] = field(default_factory=list)
+    """Messages; of several agents, by agent: what each step was given."""
     error: Exception | None = None
     failed_in: str = ""
     """reset, policy or step, when there is an error."""

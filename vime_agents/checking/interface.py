@@ -89,7 +89,7 @@ async def step_after_end(session: Session) -> None:
 
 async def _expect_refusal(session: Session, when: str, env: Any) -> None:
     try:
-        await bounded(env.astep(WRONG), "step", session.scale.call_s, session.author)
+        await bounded(env.astep(session.action(env, WRONG)), "step", session.scale.call_s, session.author)
     except ContractError:
         return
     except Exception as error:  # noqa: BLE001 - any other error is the finding

@@ -282,6 +282,36 @@ class Session:
         """Whether the author wrote `gold`."""
         return self.cls.gold is not AgentEnv.gold
 
+    def best_policy(self) -> Policy:
+        """Gold, where the author wrote one."""
+        return ScriptedPolicy("gold" if self.has_gold else "wrong")
+
+    async def best_replies(self, task: int) -> list[Any]:
+        """What `best_policy` replies to a task, as `astep` takes it; at least one.
+
+        Raises:
+            CannotRun: the episode failed before its first reply.
+        """
+        trace = await self.play(self.best_policy(), seed=task, task=task)
+        self.must_be_possible(trace)
+        if not trace.replies:
+            raise CannotRun(f"task {task}, in {trace.failed_in}: {trace.error}"[:400])
+        return list(trace.replies)
+
+    # What differs between envs of one agent and of several.
+
+    def action(self, env: Any, text: str) -> Any:
+        """What `astep` takes when everybody says the same; before a reset, what it must refuse."""
+        return text
+
+    def ended(self, values: tuple[Any, ...]) -> bool:
+        """Whether what a step returned is an episode's end."""
+        return bool(values[2] or values[3])
+
+    def seen(self, env: Any, observation: Any, info: Any) -> list[tuple[str, Any, Any, Any]]:
+        """(whose, its observation space, its observation, its info) for each agent."""
+        return [("", env.observation_space, observation, info)]
+
     async def num_tasks(self) -> int:
         """Size of the task set."""
         env = self.make()

@@ -12,7 +12,6 @@ from vime_agents.checking.policies import FixedReplies
 from vime_agents.checking.replies import broken_replies
 from vime_agents.env import AgentEnv
 from vime_agents.episode import RewardResult
-from vime_agents.policies.scripted import WRONG, ScriptedPolicy
 
 
 @check(
@@ -62,9 +61,7 @@ async def turn_limit(session: Session) -> None:
 )
 async def cancellation(session: Session) -> None:
     """A reset or step that is cancelled ends at once, and the env can be reset afterwards."""
-    policy = ScriptedPolicy("gold") if session.has_gold else FixedReplies([WRONG])
-    trace = await session.play(policy)
-    replies = trace.replies or [{"role": "assistant", "content": WRONG}]
+    replies = await session.best_replies(0)
     for what, step in (("reset", None), *((f"step {i + 1}", i) for i in range(len(replies)))):
         if not await _cancelled_well(session, what, replies, step):
             return

@@ -9,6 +9,7 @@ import gymnasium
 
 from vime_agents import messages as msg
 from vime_agents.messages import Message
+from vime_agents.multi_agent.seat_view import SeatView
 from vime_agents.policy import Conversation, Generation, Sampling
 
 
@@ -38,17 +39,22 @@ class RandomActions:
     exact_tokens = False
     name = "random"
 
-    def begin(self, conversation: Conversation, env: gymnasium.Env[Any, Any]) -> None:
+    def __init__(self) -> None:
+        self._spaces: dict[str, gymnasium.Space[Any]] = {}
+        """By episode, and of several agents by agent."""
+
+    def begin(self, conversation: Conversation, env: gymnasium.Env[Any, Any] | SeatView) -> None:
         """Called before the first turn."""
-        self._space = env.action_space
+        self._spaces[conversation.episode_id] = env.action_space
 
     async def act(
         self, conversation: Conversation, *, sampling: Sampling, timeout_s: float | None = None
     ) -> Generation:
         """A sample."""
+        space = self._spaces[conversation.episode_id]
         if conversation.turn == 0:
-            self._space.seed(sampling.seed)
-        reply = self._space.sample()
+            space.seed(sampling.seed)
+        reply = space.sample()
         message = msg.assistant(reply) if isinstance(reply, str) else reply
         return Generation(message=message, finish_reason="stop")
 

@@ -87,24 +87,28 @@ async def hostile_text(session: Session) -> None:
 )
 async def observation_json(session: Session) -> None:
     """Observations lie in their space; they and infos are JSON: no NaN, bytes, sets or lone surrogates."""
-    space = session.make().observation_space
+    env = session.make()
     for played in await session.played():
         trace = played.trace
         infos = [trace.info, *(step.info for step in trace.steps)]
         for turn, (observation, info) in enumerate(zip(trace.observations(), infos, strict=True)):
-            at = f"{played.label}, task {played.task}, turn {turn}"
-            if observation is not None and not space.contains(observation):
-                session.find(f"{at}: the observation is not in {space}: {observation!r:.200}")
-                return
-            for problem in _not_json({"observation": observation, "info": _without_reward(info)}, ""):
-                session.find(f"{at}: {problem}")
-                return
+            if observation is None:  # the reset failed
+                continue
+            for whose, space, seen, told in session.seen(env, observation, info):
+                at = f"{played.label}, task {played.task}, turn {turn}{whose}"
+                if space is not None and not space.contains(seen):
+                    session.find(f"{at}: the observation is not in {space}: {seen!r:.200}")
+                    return
+                for problem in _not_json({"observation": seen, "info": _without_records(told)}, ""):
+                    session.find(f"{at}: {problem}")
+                    return
 
 
-def _without_reward(info: Any) -> Any:
+def _without_records(info: Any) -> Any:
+    """Without what AgentEnv and MultiAgentEnv put there for the runner."""
     if not isinstance(info, dict):
         return info
-    return {key: value for key, value in info.items() if key != "reward_result"}
+    return {key: value for key, value in info.items() if key not in ("reward_result", "outcome")}
 
 
 def _not_json(value: Any, path: str) -> Iterator[str]:

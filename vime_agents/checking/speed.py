@@ -7,8 +7,6 @@ import time
 
 from vime_agents.checking.drive import bounded
 from vime_agents.checking.kit import Session, check
-from vime_agents.messages import assistant
-from vime_agents.policies.scripted import WRONG
 
 SLOW_S = 1.0
 
@@ -23,7 +21,7 @@ async def speed(session: Session) -> None:
     resets: list[float] = []
     steps: list[float] = []
     for task in await session.task_indices():
-        replies = await session.gold_replies(task) if session.has_gold else [assistant(WRONG)]
+        replies = await session.best_replies(task)
         env = session.make()
         started = time.perf_counter()
         await bounded(
@@ -34,7 +32,7 @@ async def speed(session: Session) -> None:
             started = time.perf_counter()
             values = await bounded(env.astep(reply), "step", session.scale.call_s, session.author)
             steps.append(time.perf_counter() - started)
-            if values[2] or values[3]:
+            if session.ended(values):
                 break
         await session.close(env)
     for name, times in (("reset", resets), ("step", steps)):

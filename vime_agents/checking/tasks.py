@@ -120,12 +120,13 @@ async def task_options(session: Session) -> None:
         task = tasks[index]
         for pin in (index, task.id, task):
             _, info = await env.areset(seed=0, options={"task": pin})
-            if info.get("task_id") != task.id:
-                session.find(
-                    f"pinned {pin!r:.100}, got the task {info.get('task_id')!r} instead of {task.id!r}",
-                    where=where,
-                )
-                return
+            for _, _, _, told in session.seen(env, {}, info):
+                if told.get("task_id") != task.id:
+                    session.find(
+                        f"pinned {pin!r:.100}, got the task {told.get('task_id')!r} instead of {task.id!r}",
+                        where=where,
+                    )
+                    return
     try:
         await env.areset(seed=0, options={"task": len(tasks)})
     except ConfigError:

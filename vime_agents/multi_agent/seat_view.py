@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
 
 from vime_agents.messages import Message
 from vime_agents.multi_agent.env import MultiAgentEnv
@@ -19,6 +22,11 @@ class SeatView:
     def unwrapped(self) -> SeatView:
         """Itself, as of a Gymnasium env."""
         return self
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """What its agent may reply."""
+        return self.env.action_spaces[self.agent]
 
     async def gold(self) -> str | Message:
         """A reply that nobody can better, now. Raises ContractError: the env has none."""

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vime_agents.checking import determinism, interface, isolation, leaks, replies
-from vime_agents.checking.games import rules
+from vime_agents.checking import (
+    blocking,
+    determinism,
+    interface,
+    isolation,
+    leaks,
+    limits,
+    replies,
+    speed,
+    tasks,
+)
+from vime_agents.checking.games import rules, symmetry
 from vime_agents.checking.games.session import GAME_CHECKS
 from vime_agents.checking.kit import CHECKS
 
 CARRIED_OVER = (
     "plays",
     "close",
+    "step-after-end",
+    "random-actions",
+    "task-ids",
+    "task-json",
+    "split-overlap",
+    "task-options",
     "global-rng",
     "same-seed",
     "seeds-differ",
@@ -20,14 +36,20 @@ CARRIED_OVER = (
     "shared-state",
     "reset-isolation",
     "instances",
+    "aliasing",
     "first-action",
     "hostile-text",
+    "observation-json",
+    "observation-size",
+    "cancellation",
+    "loop-blocking",
     "leak-processes",
     "leak-files",
     "leak-threads",
     "leak-tasks",
     "leak-folders",
     "leak-memory",
+    "speed",
 )
 """Checks of envs of one agent that say the same of a game: they only play, by a session."""
 
@@ -40,4 +62,17 @@ for _name in CARRIED_OVER:
         explained_by=tuple(name for name in _check.explained_by if name in _known),
     )
 
-__all__ = ["GAME_CHECKS", "determinism", "interface", "isolation", "leaks", "replies", "rules"]
+__all__ = [
+    "GAME_CHECKS",
+    "blocking",
+    "determinism",
+    "interface",
+    "isolation",
+    "leaks",
+    "limits",
+    "replies",
+    "rules",
+    "speed",
+    "symmetry",
+    "tasks",
+]

@@ -8,7 +8,7 @@ from typing import Any
 
 from vime_agents.checking.author import AuthorCode
 from vime_agents.checking.drive import Hung, Step, Trace, bounded
-from vime_agents.episode import Outcome
+from vime_agents.episode import Outcome, RewardResult
 from vime_agents.errors import ModelError
 from vime_agents.messages import Message
 from vime_agents.multi_agent.env import MultiAgentEnv
@@ -27,6 +27,20 @@ class GameTrace(Trace):
     """Whether the env's max_turns ended it."""
     indiscretions: list[str] = field(default_factory=list)
     """Who was shown which secret of whom, while the game went on."""
+
+    @property
+    def reward_results(self) -> dict[str, RewardResult]:
+        """By agent: its reward, once it was out."""
+        return {
+            agent: told["reward_result"]
+            for step in self.steps
+            for agent, told in step.info.items()
+            if "reward_result" in told
+        }
+
+    def messages(self) -> list[Message]:
+        """All that the env said to anybody, in order."""
+        return [m for shown in self.observations() if shown for o in shown.values() for m in o["messages"]]
 
 
 async def play_game(
@@ -62,6 +76,7 @@ async def play_game(
                 )
                 for agent in env.acting
             }
+            trace.replies.append(replies)
             trace.failed_in = "step"
             observation, reward, _, _, info = await bounded(env.astep(replies), "step", limit_s, author)
             trace.steps.append(

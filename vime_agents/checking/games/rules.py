@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import pickle
 import warnings
 from typing import Any
 
@@ -16,6 +17,7 @@ from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import ContextLengthExceeded, Policy
 
 _RULES = ("turns", "scores", "zero-sum", "reward-range")
+_ROUNDING = 1e-9
 
 
 async def _report_broken(session: GameSession, rule: Rule) -> None:
@@ -117,6 +119,85 @@ async def gold_moves(session: GameSession) -> None:
 
 
 @game_check(
+    "useless-pays",
+    explained_by=("whole-games", "first-action", "legal-moves", "gold-moves", "seeds-differ", *_RULES),
+    fix="score what was played: an agent that cannot play must not do better than one that plays well",
+)
+async def useless_pays(session: GameSession) -> None:
+    """Against the same others, useless replies get no agent more than gold does."""
+    if not session.has_gold:
+        raise DoesNotApply("the game has no `gold`")
+    players = session.policies()
+    others = players.get("random", players["gold"])
+    for agent in session.game.possible_agents:
+        means = {
+            name: await _mean_reward(session, agent, players[name], others)
+            for name in ("gold", "wrong", "garbage")
+        }
+        gold = means.pop("gold")
+        for name, mean in means.items():
+            if gold is not None and mean is not None and mean > gold + _ROUNDING:
+                session.find(
+                    f"{agent} has {mean:.3g} with {name} replies, and {gold:.3g} with gold",
+                    where=_line_of_moves(session),
+                )
+                return
+
+
+async def _mean_reward(session: GameSession, agent: str, own: Policy, others: Policy) -> float | None:
+    """Over several tasks; None: it has no reward in any."""
+    players = {**dict.fromkeys(session.game.possible_agents, others), agent: own}
+    rewards: list[float] = []
+    for task in await session.task_indices():
+        result = (await session.play(players, seed=task, task=task)).reward_results.get(agent)
+        if result is not None and result.value is not None:
+            rewards.append(result.value)
+    return sum(rewards) / len(rewards) if rewards else None
+
+
+@game_check(
+    "turn-limit",
+    family="limits",
+    explained_by=("whole-games", "first-action", "reward-range", "step-after-end", *_RULES),
+    fix="leave turns to MultiAgentEnv.astep, and write `standing()` so that it works at any time",
+)
+async def turn_limit(session: GameSession) -> None:
+    """Every game ends within max_turns replies, which 1 may be."""
+    where = session.author.line_of_hook("astep") or session.author.line_of_hook("standing")
+    for label, trace in await session.games():
+        taken = sum(len(replies) for replies in trace.replies[:-1])
+        if trace.error is None and taken >= session.game.max_turns:
+            session.find(f"{label} goes on after {taken} replies, its max_turns", where=where)
+            return
+    game = session.game
+    one = type(game.__name__, (game,), {"max_turns": 1, "__module__": game.__module__})
+    env = session.make(one)
+    trace = await session.play(session.policies()["wrong"], env=env, max_steps=2)
+    await session.close(env)
+    if trace.error is not None:
+        error = f"{type(trace.error).__name__}: {trace.error}"
+        session.find(f"with max_turns = 1: {error}"[:400], where=trace.where or where)
+    elif len(trace.steps) != 1:
+        session.find("with max_turns = 1 it goes on after one turn", where=where)
+
+
+@game_check(
+    "spec",
+    family="interface",
+    fix="keep the class at module level under its own name",
+)
+async def spec(session: GameSession) -> None:
+    """The class survives pickle, so that workers can make it."""
+    try:
+        copied = pickle.loads(pickle.dumps(session.cls))
+    except Exception as error:  # noqa: BLE001 - whatever a class's parts raise
+        session.find(f"{session.path} cannot be pickled: {type(error).__name__}: {error}"[:400])
+        return
+    if copied is not session.cls:
+        session.find(f"the class unpickles as another one than {session.path}")
+
+
+@game_check(
     "ends",
     explained_by=("whole-games", "legal-moves", *_RULES),
     fix="let the rules end it (a draw after so many moves), or raise `max_turns`",
@@ -183,6 +264,8 @@ async def cannot_go_on(session: GameSession) -> None:
         "shared-state",
         "same-seed",
         "reset-isolation",
+        "aliasing",
+        "step-after-end",
         "close",
         *_RULES,
     ),

@@ -49,6 +49,25 @@ class GameSession(kit.Session):
         """Whether the author wrote `legal`."""
         return self.game.legal is not MultiAgentEnv.legal
 
+    def best_policy(self) -> Policy:
+        """Gold, or else legal moves at random, or else useless replies."""
+        return self.policies()[next(name for name in ("gold", "random", "wrong") if name in self.policies())]
+
+    def action(self, env: MultiAgentEnv, text: str) -> Any:
+        """The same text from everybody whose turn it is, or else from the first."""
+        return dict.fromkeys(env.acting or env.possible_agents[:1], text)
+
+    def ended(self, values: tuple[Any, ...]) -> bool:
+        """When nobody who was live goes on."""
+        return all(values[2][agent] or values[3][agent] for agent in values[2])
+
+    def seen(self, env: MultiAgentEnv, observation: Any, info: Any) -> list[tuple[str, Any, Any, Any]]:
+        """Of each agent that was live. `pettingzoo` reports an agent without a space."""
+        return [
+            (f", {agent}", env.observation_spaces.get(agent), observation.get(agent, {}), told)
+            for agent, told in info.items()
+        ]
+
     def make(self, cls: Any = None) -> Any:
         """A new game."""
         return (cls or self.game)(split=self.split)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 import time
@@ -221,8 +222,8 @@ class AlwaysTheSame(Nim):
         self.sticks, self.card = 5, {"first": 1111, "second": 2222}
         return "first"
 
-    async def areset(self, **kwargs: Any) -> Any:
-        return await super().areset(**{**kwargs, "options": {"task": 0}})
+    async def areset(self, *, options: Any = None, **kwargs: Any) -> Any:
+        return await super().areset(options=options or {"task": 0}, **kwargs)
 
 
 class CountsForAll(Nim):
@@ -253,6 +254,131 @@ class KeepsTheSticks(Nim):
 
     def teardown(self) -> None:
         self.left = self.sticks % 2
+
+
+class PlaysOnAfterTheEnd(Nim):
+    """Takes a step of an episode that is over."""
+
+    FINDS = "step-after-end"
+
+    async def astep(self, actions: Any) -> Any:
+        return await super().astep(actions) if self.acting else ({}, {}, {}, {}, {})
+
+
+class SplitsAtEquals(Nim):
+    """Reads what stands behind an equals sign."""
+
+    FINDS = "random-actions"
+
+    def parse(self, me: str, text: str) -> Any:
+        if text.count("=") == 1 and len(text) < 40:
+            float(text.split("=")[1])
+        return super().parse(me, text)
+
+
+class IgnoresOptions(Nim):
+    """Chooses the task itself."""
+
+    FINDS = "task-options"
+
+    async def areset(self, *, options: Any = None, **kwargs: Any) -> Any:
+        return await super().areset(**kwargs)
+
+
+class TellsItsSticks(Nim):
+    """Puts what it goes on using into everybody's info."""
+
+    FINDS = "aliasing"
+
+    def start(self, rng: Any) -> Any:
+        self.taken: list[int] = []
+        return super().start(rng)
+
+    def move(self, me: str, taken: Any) -> Any:
+        self.taken.append(taken)
+        return super().move(me, taken)
+
+    async def areset(self, *, options: Any = None, **kwargs: Any) -> Any:
+        observations, infos = await super().areset(options=options, **kwargs)
+        return observations, {agent: {**told, "taken": self.taken} for agent, told in infos.items()}
+
+
+class TellsASet(Nim):
+    """Puts what is no JSON into the info of an agent."""
+
+    FINDS = "observation-json"
+
+    async def astep(self, actions: Any) -> Any:
+        *values, infos = await super().astep(actions)
+        return *values, {agent: {**told, "legal": {1, 2}} for agent, told in infos.items()}
+
+
+class ShowsEveryStick(Nim):
+    """Draws a line of a million sticks."""
+
+    FINDS = "observation-size"
+
+    def view(self, me: str) -> Any:
+        return super().view(me) + "|" * 1_000_001
+
+
+class CannotBeCancelled(Nim):
+    """Takes a cancelled move for an illegal one."""
+
+    FINDS = "cancellation"
+
+    async def advance(self, replies: Any) -> Any:
+        try:
+            await asyncio.sleep(0.02 if self.task_id == "train-0" and self.turn < 3 else 0)
+        except asyncio.CancelledError:
+            return self.acting
+        return await super().advance(replies)
+
+
+class NoStandingYet(Nim):
+    """Knows who is ahead only after two moves."""
+
+    FINDS = "turn-limit"
+    zero_sum = False
+
+    def start(self, rng: Any) -> Any:
+        self.moved: list[str] = []
+        return super().start(rng)
+
+    def move(self, me: str, taken: Any) -> Any:
+        self.moved.append(me)
+        return super().move(me, taken)
+
+    def standing(self) -> Any:
+        return {self.moved[-1]: 0.5, self.moved[-2]: -0.5}
+
+
+class PaysForForfeits(Nim):
+    """Gives the game to whoever does not play."""
+
+    FINDS = "useless-pays"
+
+    def forfeit(self, agents: Any) -> Any:
+        return {me: 1.0 if me in agents else -1.0 for me in self.agents}
+
+
+class AdvisesTheFirst(Nim):
+    """Tells one of two equals how to win."""
+
+    FINDS = "symmetric"
+
+    def rules(self, me: str) -> Any:
+        advice = "\nLeave a multiple of three." if me == "first" else ""
+        return f"You play {me} against {_OTHER[me]}.{advice}"
+
+
+class TellsTheFirstAlone(Nim):
+    """Does not say to one of two equals what it may do."""
+
+    FINDS = "symmetric"
+
+    def view(self, me: str) -> Any:
+        return super().view(me) + ("" if me == "first" else "\nYou may not take three.")
 
 
 class OpensFiles(Nim):
@@ -294,6 +420,8 @@ class CutsSpaces(MultiAgentEnv):
     def advance(self, replies: Any) -> Any:
         return {"alone": 0.0}
 
+
+Misnamed = type("NotItsName", (Nim,), {"FINDS": "spec", "__module__": __name__})
 
 left_open = contextlib.ExitStack()
 """The files of `OpensFiles`."""
