@@ -26,7 +26,6 @@ CARRIED_OVER = (
     "random-actions",
     "task-ids",
     "task-json",
-    "split-overlap",
     "task-options",
     "global-rng",
     "same-seed",

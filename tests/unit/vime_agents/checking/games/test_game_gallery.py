@@ -67,7 +67,7 @@ def test_nearly_every_check_has_a_game_that_it_catches() -> None:
     caught = set(FINDS.values()) - {None, *LEAKS}
     # What these see is the same in an env of one agent, and has one in its gallery.
     elsewhere = {*PROCESSES, *LEAKS, "plays", "instances", "loop-blocking", "speed"}
-    elsewhere |= {"task-ids", "task-json", "split-overlap"}
+    elsewhere |= {"task-ids", "task-json"}
     assert set(GAME_CHECKS) - elsewhere == caught
     assert all(GAME_CHECKS[name].promise == CHECKS[name].promise for name in elsewhere)
 
