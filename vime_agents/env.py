@@ -220,7 +220,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             )
         new = [msg.user(first)] if isinstance(first, str) else [msg.check_message(m) for m in first]
         self.messages.extend(new)
-        return self._observe(new), self._info()
+        return self._observe(new), {"task_id": self.task_id} | self._info()
 
     async def astep(self, action: str | Message) -> tuple[Observation, float, bool, bool, Info]:
         """Take the policy's reply.
@@ -252,7 +252,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         info = self._info()
         reward, self._given = self._given, 0.0
         if terminated or truncated:
-            info["stop"] = "done" if terminated else "max_turns"
+            info |= {"task_id": self.task_id, "stop": "done" if terminated else "max_turns"}
             result = await self._grade()
             info["reward_result"] = result
             if result.value is not None:  # so that the rewards of all steps sum to it
@@ -366,7 +366,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
 
     def _info(self) -> Info:
         # Only what is set: Gymnasium's vector envs make an array of each key in every step.
-        info: Info = {"task_id": self.task_id}
+        info: Info = {}
         if stop_strings := tuple(self.stop_strings()):
             info["stop_strings"] = stop_strings
         if (max_tokens := self.max_tokens()) is not None:

@@ -146,8 +146,8 @@ async def call_hook(hook: Callable[..., Any], *args: Any) -> Any:
     if is_coroutine_function(hook):
         return await in_a_loop(hook(*args))
     result = hook(*args) if _get_running_loop() is None else await run_in_thread(partial(hook, *args))
-    # A decorated `async def` does not look like one.
-    return await in_a_loop(result) if inspect.isawaitable(result) else result
+    # A decorated `async def` does not look like one. (`inspect.isawaitable` takes a tenth of a small step.)
+    return await in_a_loop(result) if hasattr(result, "__await__") else result
 
 
 async def in_a_loop(awaitable: Awaitable[Any]) -> Any:

@@ -340,8 +340,7 @@ async def test_info_holds_the_turns_limits_only_where_the_env_sets_them() -> Non
 
     env = Limited()
     infos = [(await env.areset(options={"task": 3}))[1], (await env.astep("a"))[4], (await env.astep("b"))[4]]
-    task = {"task_id": infos[0]["task_id"]}
-    assert infos == [task, task | {"stop_strings": ("\n",)}, task | {"max_tokens": 0}]
+    assert infos == [{"task_id": infos[0]["task_id"]}, {"stop_strings": ("\n",)}, {"max_tokens": 0}]
 
 
 async def test_an_episode_that_is_cut_short_can_be_scored_once() -> None:
