@@ -50,6 +50,7 @@ def save_hf_folder(
         CheckpointError: `target` is something else's, or cannot be written.
     """
     check_hf_target(target, run_dir)
+    target = target.absolute()  # a rank has another working directory
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:

@@ -46,6 +46,7 @@ from vime_agents.storage.run_directory import RunDirectory
 from vime_agents.task import Task, TaskSet
 from vime_agents.trainer import Batch, CriticTrainer
 from vime_trainers.batching.plan import alignment, longest_row
+from vime_trainers.megatron.families import FLOAT32_TENSORS
 from vime_trainers.ray.alarms import Alarms
 from vime_trainers.ray.checkpoints import Checkpoints
 from vime_trainers.ray.cluster import Needs, ray_cluster
@@ -321,7 +322,7 @@ class _Loop:
         info = {
             "names": list(shapes),
             "shapes": [list(shape) for shape in shapes.values()],
-            "dtype_names": [self.dtype] * len(shapes),
+            "dtype_names": ["float32" if name.endswith(FLOAT32_TENSORS) else self.dtype for name in shapes],
         }
 
         async def send() -> None:
