@@ -259,7 +259,7 @@ class _Loop:
             or any((config.entropy_coef, config.kl_coef, config.kl_loss_coef, config.opd_kl_coef)),
         )
         age = staleness(batches, version=rollout)
-        return batches, {**batches[0].metrics, **age, **_components(episodes)}
+        return batches, {**batches[0].metrics, **age, **_components(episodes), **agent_rewards(episodes)}
 
     async def critic_estimator(self, episodes: list[Episode]) -> CriticEstimator:
         """Advantages against what the critic says of these episodes before it learns from them."""
@@ -439,3 +439,12 @@ def _components(episodes: list[Episode]) -> dict[str, float]:
                 total[name] += value  # type: ignore[assignment]
                 count[name] += 1
     return {f"reward/{name}": total[name] / count[name] for name in sorted(total)}
+
+
+def agent_rewards(episodes: list[Episode]) -> dict[str, float]:
+    """Mean reward of each agent of an env of several, frozen ones too, over the episodes where it has one."""
+    rewards: dict[str, list[float]] = {}
+    for trajectory in (t for e in episodes if len(e.trajectories) > 1 for t in e.trajectories):
+        if trajectory.reward.value is not None:
+            rewards.setdefault(trajectory.agent, []).append(trajectory.reward.value)
+    return {f"agent_reward/{agent}": sum(r) / len(r) for agent, r in sorted(rewards.items())}

@@ -17,6 +17,7 @@ from vime_agents.token_log import Piece, SampledTokens
 from vime_trainers.ray import rollout_actor
 from vime_trainers.ray.rollout_actor import RolloutActor, RolloutConfig
 from vime_trainers.ray.schedule import frozen_agents, rollout_requests, training_tasks
+from vime_trainers.ray.train_loop import agent_rewards
 
 
 class Checker:
@@ -73,6 +74,12 @@ async def play(monkeypatch: pytest.MonkeyPatch, c: TrainConfig) -> Any:
     episodes = [episode async for episode in actor.play(requests, "train", Sampling())]
     await actor.close()
     assert len(episodes) == 8
+    # Kuhn poker is zero-sum; nobody is left out for being frozen.
+    means = agent_rewards(episodes)
+    assert set(means) == {"agent_reward/first", "agent_reward/second"}
+    chips = sum(t.reward.value or 0.0 for e in episodes for t in e.trajectories if t.agent == "first")
+    assert means["agent_reward/first"] == pytest.approx(chips / 8)
+    assert means["agent_reward/second"] == pytest.approx(-chips / 8)
     return build_batch(episodes, estimator=dr_grpo, temperature=1.0, keep_zero_advantage=True)
 
 
