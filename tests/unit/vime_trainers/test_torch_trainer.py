@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from tests.integration.megatron import oracle
+from tests.unit.vime_agents.episodes import make_episode
 from vime_agents.errors import CheckpointError, ConfigError, NonFiniteError, RecordError
+from vime_agents.learning.advantages import dr_grpo
+from vime_agents.learning.samples import build_batch
+from vime_agents.token_log import Piece, SampledTokens, TokenLog
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.torch_settings import refuse_megatron_settings
@@ -117,6 +121,35 @@ def test_an_empty_batch_is_counted_and_makes_no_step(model: Path) -> None:
     trainer = trainer_of(model)
     assert trainer.update(replace(oracle.make_batch(1), samples=()))["num_skipped_updates"] == 1.0
     assert trainer.version == 0
+
+
+def test_episodes_of_which_nothing_may_be_trained_make_no_step(model: Path) -> None:
+    """Plan 47: no NaN, no weight moved, and it is counted."""
+    log = TokenLog()
+    log.extend([Piece(token_ids=(1, 2), source="user")], turn=0)
+    tokens = SampledTokens(token_ids=(3, 4), logprobs=(-1.0, -1.0), versions=((0, 0, 2),))
+    log.append_sampled(tokens, turn=0, trainable=False)
+    episodes = [make_episode(name, "g", reward, log=log) for name, reward in (("a", 1.0), ("b", 0.0))]
+    batch = build_batch(episodes, estimator=dr_grpo, temperature=1.0, keep_zero_advantage=True)
+    assert batch.samples == ()
+    trainer = trainer_of(model)
+    before = {name: value.clone() for name, value in trainer.weights()}
+    assert trainer.update(batch)["num_skipped_updates"] == 1.0
+    assert trainer.version == 0
+    assert all(torch.equal(before[name], value) for name, value in trainer.weights())
+
+
+def test_adams_first_step_is_the_learning_rate_against_the_gradients_sign(model: Path) -> None:
+    """Plan 57"""
+    batch = oracle.make_batch(9)
+    _, gradients, _ = oracle.gradients(oracle.load(model), batch)
+    trainer = trainer_of(model, clip_grad=0.0, weight_decay=0.0, adam_eps=1e-12)
+    before = {name: value.clone() for name, value in trainer.weights()}
+    trainer.update(batch)
+    for name, value in trainer.weights():
+        clear = gradients[name].abs() > 1e-5  # the signs of smaller ones are those of rounding
+        expected = before[name] - oracle.LR * gradients[name].sign()
+        torch.testing.assert_close(value[clear], expected[clear], rtol=0, atol=1e-6)
 
 
 def test_a_sample_without_what_the_loss_reads_is_refused(model: Path) -> None:

@@ -26,6 +26,9 @@ def metrics_of(
     found = {"loss": sums["loss"], "entropy": sums["entropy"] / count}
     if loss.loss_type == "sft_loss":
         return found  # nothing was sampled, so there is nothing to compare with
+    for field, name in (("reference_logprobs", "kl_reference"), ("teacher_logprobs", "kl_teacher")):
+        if field in loss.sample_fields:
+            found[name] = sums[name] / count
     return found | {
         "pg_loss": sums["pg_loss"],
         "kl_k3": sums["kl_k3"] / count,

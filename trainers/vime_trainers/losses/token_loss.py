@@ -21,7 +21,13 @@ from vime_trainers.losses.corrections import (
 )
 from vime_trainers.losses.gspo import gspo_loss
 from vime_trainers.losses.histogram import magnitudes
-from vime_trainers.losses.policy_gradient import cispo_loss, log_ratio, ppo_clip_loss, reinforce_loss
+from vime_trainers.losses.policy_gradient import (
+    cispo_loss,
+    log_ratio,
+    masked,
+    ppo_clip_loss,
+    reinforce_loss,
+)
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.supervised import sft_loss
 
@@ -38,6 +44,8 @@ SUMS = (
     "clamped",
     "is_weight",
     "is_weight_squared",
+    "kl_reference",
+    "kl_teacher",
     "count",
 )
 """Names of the sums of `TokenLoss.sums`, in order: sums over tokens, so that shards can be added."""
@@ -138,11 +146,21 @@ def report(
         effects.clamped.sum(),
         effects.is_weight.sum(),
         effects.is_weight.double().square().sum(),
+        _divergence(current, tokens.reference_log_probs),
+        _divergence(current, tokens.teacher_log_probs),
         torch.tensor(difference.numel(), device=difference.device),
     )
     largest = difference.max() if difference.numel() else difference.new_zeros(())
     counts = magnitudes(difference[sampled])
     return TokenLoss(loss, torch.stack([s.double() for s in sums]), largest, counts, custom or {})
+
+
+def _divergence(log_probs: Tensor, other: Tensor | None) -> Tensor:
+    """[] the sum of `l - l_other` where both are known: in expectation that of KL(policy || other)."""
+    if other is None:
+        return log_probs.new_zeros(())
+    known = ~other.isnan()
+    return (masked(log_probs, known) - masked(other, known)).sum()
 
 
 def old_log_probs(config: LossConfig, tokens: TokenInputs) -> Tensor:

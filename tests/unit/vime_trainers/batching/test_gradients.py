@@ -238,3 +238,26 @@ def test_rows_without_an_advantage_add_nothing() -> None:
     found = [gradient([pack(rows_of_samples(part))], loss=plain) for part in (everything.samples, lean)]
     assert len(lean) == len(samples) - 1
     assert far(found[1], found[0]) < 1e-12
+
+
+def test_rows_of_a_group_repeat_their_prompt_and_have_the_gradient_of_rows_apart() -> None:
+    """54: no tree. Each row brings its own copy of the prompt; packed or not, it is the same gradient."""
+    base = multi_turn_batch([21, 17, 14], VOCAB).samples
+    prompt = np.arange(8, dtype=np.int32)
+    shared = [
+        replace(s, token_ids=np.concatenate([prompt, s.token_ids[8:]]), loss_mask=s.loss_mask) for s in base
+    ]
+    rows = rows_of_samples(shared)
+    assert all(row.inputs[:8].tolist() == prompt.tolist() for row in rows)
+    alone = gradient([pack([row]) for row in rows])
+    whole = pack(rows)
+    assert whole.input_ids.shape[1] == sum(len(row.inputs) for row in rows)
+    assert far(gradient([whole]), alone) < 1e-12
+
+
+@pytest.mark.parametrize("pg_loss_type", ["ppo", "gspo", "cispo"])
+def test_on_policy_every_loss_moves_the_model_alike(pg_loss_type: str) -> None:
+    """21: bit for bit."""
+    micro = [pack(rows_of_samples(multi_turn_batch(LENGTHS, VOCAB).samples))]
+    expected = gradient(micro, loss=LossConfig(pg_loss_type="reinforce"))
+    assert torch.equal(gradient(micro, loss=LossConfig(pg_loss_type=pg_loss_type)), expected)  # type: ignore[arg-type]

@@ -114,3 +114,13 @@ def test_which_rank_predicts_which_token_under_context_parallelism(length, num_a
     rows = rows_of_tokens([np.arange(length, dtype=np.int32)], [mask])
     shares = [pack(rows, cp_rank=rank, cp_size=2) for rank in range(2)]
     assert [share.targets.tolist() for share in shares] == expected
+
+
+def test_a_stop_token_that_is_the_padding_too_is_trained_where_it_was_sampled():
+    """Plan 61, pitfall 42: masks are by place, whatever the ids."""
+    mask = np.array([False, False, True, True])
+    rows = rows_of_tokens([np.array([7, 8, 9, 0], np.int32), np.array([5, 0], np.int32)], [mask, mask[2:]])
+    micro = pack(rows, tp_size=4)
+    assert micro.input_ids[0].tolist() == [7, 8, 9, 5]
+    assert micro.targets.tolist() == [9, 0, 0]
+    assert micro.selected.tolist() == [1, 2, 3]

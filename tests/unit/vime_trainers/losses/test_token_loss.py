@@ -6,6 +6,8 @@ import torch
 
 from vime_agents.errors import ContractError
 from vime_trainers.losses.config import LossConfig
+from vime_trainers.losses.histogram import NUM_BINS
+from vime_trainers.losses.metrics import metrics_of
 from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import SUMS, TokenInputs, token_loss
 
@@ -253,3 +255,20 @@ def test_loss_and_gradient_do_not_depend_on_the_split_into_micro_batches_or_the_
 def test_what_a_loss_reads_and_is_not_there_is_named(config, told):
     with pytest.raises(ContractError, match=told):
         run(config)
+
+
+def test_divergences_from_reference_and_teacher_are_summed_where_they_are_known():
+    """-0.9 + 1.9, -0.5 - -0.5, -1.6 + 2.1 of the reference; of the teacher the second alone: -0.5 + 1.25."""
+    _, gradient, sums = run(
+        LossConfig(),
+        reference_log_probs=[-1.9, -0.5, -2.1],
+        teacher_log_probs=[math.nan, -1.25, math.nan],
+    )
+    assert sums["kl_reference"] == pytest.approx(1.5)
+    assert sums["kl_teacher"] == pytest.approx(0.75)
+    assert gradient == run(LossConfig())[1]
+    config = LossConfig(kl_coef=0.1, kl_reference="sample")
+    found = metrics_of(sums, 0.0, torch.zeros(NUM_BINS), config)
+    assert found["kl_reference"] == pytest.approx(0.5)
+    assert "kl_teacher" not in found
+    assert "kl_reference" not in metrics_of(sums, 0.0, torch.zeros(NUM_BINS), LossConfig())

@@ -46,8 +46,43 @@ def test_a_bandits_gradient(estimator: Estimator, factor: Callable[[int], float]
 
 
 def test_one_step_along_it_raises_the_reward() -> None:
+    """Plan 80"""
     theta = torch.tensor(expected_gradient(rloo, [1.0, 0.0, 0.0], 2))
     assert torch.softmax(theta, 0)[0].item() == pytest.approx(0.411005, abs=1e-6)
+
+
+def climbed(sign: float) -> float:
+    """Probability of the rewarded arm after 100 steps of rate 1 along the exact gradient, times `sign`."""
+    theta, rewards = torch.zeros(3, dtype=torch.float64), torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    for _ in range(100):
+        p = torch.softmax(theta, 0).requires_grad_()
+        log_probs = p.detach().log().requires_grad_()
+        advantages = sign * (rewards - p.detach() @ rewards)
+        loss = reinforce_loss(log_probs, advantages, torch.ones(3, dtype=torch.bool))
+        (slope,) = torch.autograd.grad((p.detach() * loss).sum(), log_probs)
+        theta = theta - (slope - p.detach() * slope.sum())  # through the softmax
+    return torch.softmax(theta, 0)[0].item()
+
+
+def test_a_hundred_steps_solve_the_bandit_and_the_other_way_round_unlearn_it() -> None:
+    """Plan 80, and the flipped sign of 81."""
+    assert climbed(1.0) == pytest.approx(0.9929, abs=5e-5)
+    assert climbed(-1.0) < 0.01
+
+
+def test_sampled_groups_have_the_bias_of_their_own_mean_and_rloo_has_none() -> None:
+    """Plan 80: 4096 groups of 8; (G - 1) / G of the gradient, within four standard errors."""
+    rng = np.random.default_rng(0)
+    arms = rng.integers(0, 3, (4096, 8))
+    for estimator, factor in ((dr_grpo, 7 / 8), (rloo, 1.0)):
+        found = []
+        for group in arms:
+            advantages = estimator((group == 0).astype(float).tolist())
+            # d log p(a) / d theta = onehot(a) - 1 / 3
+            found.append(((np.eye(3)[group] - 1 / 3) * advantages[:, None]).mean(0))
+        error = np.std(found, axis=0) / 64
+        assert (abs(np.mean(found, axis=0) - EXACT * factor) < 4 * error).all()
+        assert (error < 2e-3).all()
 
 
 def test_maxrl_follows_the_likelihood_of_success_up_to_the_order_of_the_group_size() -> None:
