@@ -311,3 +311,12 @@ class SandboxProvider(Protocol):
     async def aclose(self) -> None:
         """Close everything that this provider made."""
         ...
+
+
+@runtime_checkable
+class BoundedProvider(Protocol):
+    """A provider whose `create` waits for room."""
+
+    def check_room(self, spec: SandboxSpec, count: int) -> None:
+        """Raises SandboxUnsupported when there can never be room for `count` of them at once."""
+        ...

@@ -34,7 +34,7 @@ from vime_agents.errors import (
 from vime_agents.hidden_tests import HiddenTestReport, run_hidden_tests
 from vime_agents.hidden_tests.grade import module_of
 from vime_agents.messages import Message, assistant, tool_call
-from vime_agents.sandbox import Sandbox, SandboxSpec
+from vime_agents.sandbox import BoundedProvider, Sandbox, SandboxSpec
 from vime_agents.tools import Tool, ToolHost, Toolset
 
 
@@ -85,7 +85,7 @@ class SandboxEnv(ToolEnv):
 
         Raises:
             ContractError: no tests, or an artifact that is no Python module. GraderError: broken tests.
-            SandboxError: infrastructure.
+            SandboxError: infrastructure; SandboxUnsupported where there can never be room for two.
         """
         modules = [module_of(path) for path in self.artifacts]
         artifacts = await self.read_artifacts()
@@ -121,11 +121,14 @@ class SandboxEnv(ToolEnv):
             raise ContractError(f"{type(self).__name__} declares no `sandbox_spec`")
         files = {path: text for path, text in self.sandbox_spec.files.items() if path not in self.artifacts}
         spec, boxes = replace(self.sandbox_spec, files=files), list[Sandbox]()
+        provider = self.sandboxes()
+        if isinstance(provider, BoundedProvider):  # with room for one, the second would never come
+            provider.check_room(spec, 2)
         async with contextlib.AsyncExitStack() as stack:
             # One grading's turn at a time: two that hold one each could wait for each other for ever.
             async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
                 for _ in range(2):
-                    boxes.append(await self.sandboxes().create(spec))
+                    boxes.append(await provider.create(spec))
                     stack.push_async_callback(boxes[-1].close)
             yield boxes[0], boxes[1]
 

@@ -41,17 +41,23 @@ class Admission:
         self.max_processes = int(host_processes() * share) if max_processes is None else max_processes
         self.open = Room(0, 0, 0)
 
-    def check(self, spec: SandboxSpec) -> None:
-        """Raises SandboxUnsupported when it would not fit even if nothing else was open."""
+    def check(self, spec: SandboxSpec, count: int = 1) -> None:
+        """Raises SandboxUnsupported when `count` at once would not fit even if nothing else was open."""
+        room = _room(spec)
         for name, asked, most, unit in (
-            ("memory_mb", _room(spec).memory_mb, self.memory_mb, "MB"),
-            ("max_processes", _room(spec).processes, self.max_processes, "processes"),
+            ("memory_mb", room.memory_mb, self.memory_mb, "MB"),
+            ("max_processes", room.processes, self.max_processes, "processes"),
         ):
-            if asked > most:
+            if count * asked > most:
                 raise SandboxUnsupported(
-                    f"SandboxSpec.{name} is {asked}, but all sandboxes of this pool together may have {most} "
-                    f"{unit}: it can never fit"
+                    f"SandboxSpec.{name} is {asked}{_times(count)}, but all sandboxes of this pool together "
+                    f"may have {most} {unit}: it can never fit"
                 )
+        if self.max_sandboxes is not None and count > self.max_sandboxes:
+            raise SandboxUnsupported(
+                f"{count} sandboxes are needed at once, but this pool may have {self.max_sandboxes}: raise "
+                "--max-sandboxes"
+            )
 
     def fits(self, spec: SandboxSpec) -> bool:
         """Whether there is room now."""
@@ -78,6 +84,10 @@ class Admission:
             now.memory_mb + sign * room.memory_mb,
             now.processes + sign * room.processes,
         )
+
+
+def _times(count: int) -> str:
+    return f", {count} times at once" if count > 1 else ""
 
 
 def host_memory_mb() -> int:

@@ -124,6 +124,10 @@ class SandboxPool:
             raise
         return PooledSandbox(box, self._end)
 
+    def check_room(self, spec: SandboxSpec, count: int) -> None:
+        """Raises SandboxUnsupported when there can never be room for `count` of them at once."""
+        self._admission.check(spec, count)
+
     async def prefill(self, spec: SandboxSpec, count: int) -> None:
         """Have `count` warm ones of `spec`, as far as `size` and the host allow. Raises as `create` does."""
         await asyncio.shield(asyncio.wrap_future(submit(self._prefill(spec, count))))

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 import vime_agents as vime
-from vime_agents.errors import ContractError, GraderCrashed, GraderError, GraderTimeout
+from vime_agents.errors import (
+    ContractError,
+    GraderCrashed,
+    GraderError,
+    GraderTimeout,
+    SandboxUnsupported,
+)
 from vime_agents.hidden_tests import HiddenTestReport, run_hidden_tests
 from vime_agents.messages import assistant, tool_call
 
@@ -245,4 +251,17 @@ async def test_gradings_at_once_do_not_wait_for_each_other_for_ever() -> None:
     finally:
         for env in envs:
             await env.aclose()
+        await pool.aclose()
+
+
+async def test_without_room_for_two_a_grading_is_refused_and_does_not_wait() -> None:
+    pool: Any = vime.registry.sandbox_pool(size=0, max_sandboxes=1)
+    env = Doubles(sandbox_provider=pool)
+    try:
+        async with asyncio.timeout(60):
+            with pytest.raises(SandboxUnsupported, match=r"2 sandboxes are needed at once.* --max-sandboxes"):
+                await hand_in(env, GOLD)
+        assert (await pool.stats()).open == 0
+    finally:
+        await env.aclose()
         await pool.aclose()

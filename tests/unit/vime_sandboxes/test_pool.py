@@ -205,6 +205,15 @@ async def test_what_can_never_fit_is_refused_at_once_with_the_numbers(make_pool:
     assert (await pool.stats()).open == 0
 
 
+def test_several_that_are_needed_at_once_must_fit_together(make_pool: MakePool) -> None:
+    pool = make_pool(memory_mb=200, max_processes=10_000, max_sandboxes=3)
+    pool.check_room(SPEC, 3)
+    with pytest.raises(SandboxUnsupported, match=r"memory_mb is 101, 2 times at once, .* 200 MB"):
+        pool.check_room(replace(SPEC, memory_mb=101), 2)
+    with pytest.raises(SandboxUnsupported, match=r"4 sandboxes are needed at once, .* may have 3"):
+        pool.check_room(replace(SPEC, memory_mb=50), 4)
+
+
 def test_only_what_runs_here_takes_room_here() -> None:
     admission = Admission(memory_mb=100, max_processes=100, max_sandboxes=3)
     elsewhere = replace(SPEC, backend="e2b", memory_mb=10_000)
