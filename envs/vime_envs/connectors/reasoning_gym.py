@@ -6,6 +6,7 @@ Every dataset is also an attribute of this module, with the dataset's own settin
 
 from __future__ import annotations
 
+import random
 import re
 import zlib
 from collections.abc import Mapping
@@ -18,10 +19,13 @@ from vime_agents.grading.pool import GraderLimits
 from vime_agents.reward import reward
 from vime_agents.task import Task, TaskSet
 
+_random_state = random.getstate()  # which reasoning-gym draws from when it is imported
 try:
     from reasoning_gym.factory import DATASETS, create_dataset
 except ImportError as error:
     raise MissingDependencyError("reasoning-gym", "reasoning-gym", "a dataset of reasoning-gym's") from error
+finally:
+    random.setstate(_random_state)
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _NUM_SPLITS = 1000

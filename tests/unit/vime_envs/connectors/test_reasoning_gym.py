@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -113,3 +115,9 @@ def test_every_dataset_is_an_id_that_workers_can_unpickle() -> None:
     env.task = env.task_set()[0].inputs
     with pytest.raises(ContractError, match="stores no answers"):
         env.gold()
+
+
+def test_importing_it_leaves_the_generator_of_random_alone() -> None:
+    code = f"import random; state = random.getstate(); import {MODULE}; print(state == random.getstate())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == "True"
