@@ -1,15 +1,19 @@
 """Bugs that users of other libraries reported, played against this one from outside.
 
-Each docstring names the report. What is not here is tested where it belongs: runs that are interrupted and
-resumed under storage and the command line, masks and lost tokens under learning.
+Each docstring names the report. What is not here is tested where it belongs: training that is interrupted
+and an engine that is killed (NVIDIA-NeMo/RL#2305) in tests/e2e, engines that leave out ids or log-probs
+(NVIDIA-NeMo/Gym#1612, rllm-org/rllm#352) under serving, masks and lost tokens under learning.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,6 +28,7 @@ from vime_agents.checking.author import AuthorCode
 from vime_agents.checking.blocking import LoopWatch
 from vime_agents.env import AgentEnv, ToolEnv
 from vime_agents.episode import Episode
+from vime_agents.evaluation.evaluate import evaluate
 from vime_agents.judge import Judge
 from vime_agents.messages import assistant, tool_call
 from vime_agents.policy import Generation
@@ -32,6 +37,7 @@ from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodeRequest
 from vime_agents.rollout.runner import Runner
 from vime_agents.sandbox import SandboxSpec
+from vime_agents.storage.episodes import read_episodes
 from vime_agents.task import Task
 from vime_envs.games.tic_tac_toe import TicTacToe
 from vime_tools.shell import Shell
@@ -92,6 +98,24 @@ class Terminal(ToolEnv):
 
     def prompt(self) -> str:
         return "Use the shell."
+
+    def score(self, text: str) -> float:
+        return 1.0
+
+
+class Bare(AgentEnv):
+    """Three turns."""
+
+    max_turns = 3
+
+    def make_task(self, rng: Any) -> Any:
+        return {}
+
+    def prompt(self) -> str:
+        return "go"
+
+    async def respond(self, message: Any) -> Any:
+        return [{"role": "user", "content": "on"}]
 
     def score(self, text: str) -> float:
         return 1.0
@@ -182,25 +206,123 @@ async def test_an_agent_that_writes_the_verdict_itself_gets_nothing() -> None:
         assert episode.reward == expected or (command == cheat and episode.reward is None)
 
 
-# --------------------------------------------------------------------------------- the loop and the tools
+# ------------------------------------------------------------------------------------- whole evaluations
+
+PACED = """
+import asyncio
+import vime_agents as vime
+
+class Paced(vime.AgentEnv):
+    def make_task(self, rng):
+        return {"digit": int(rng.integers(10))}
+
+    def prompt(self):
+        return "say\\u2028it\\x85now"
+
+    async def respond(self, message):
+        await asyncio.sleep(0.05)
+        if self.task["digit"] == 3:
+            raise vime.EnvFault("down")
+
+    def score(self, text):
+        return float(self.task["digit"] % 2)
+
+    def gold(self):
+        return "a\\u2028b\\x85c\\x0bd\\x0ce"
+"""
 
 
-class Bare(AgentEnv):
-    """Three turns."""
+@pytest.mark.integration
+def test_an_evaluation_that_is_killed_half_way_comes_to_what_it_would_have(tmp_path: Path) -> None:
+    """verifiers#1961, tinker-cookbook#610: what was played was lost or counted twice; verifiers#1644: text
+    with U+2028 and other separators broke the log, and with it the resume."""
+    (tmp_path / "paced.py").write_text(PACED)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
 
-    max_turns = 3
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        flags = [
+            "paced:Paced",
+            "-m",
+            "scripted:gold",
+            "-n",
+            "40",
+            "--max-retries",
+            "0",
+            "--max-error-rate",
+            "1",
+        ]
+        command = [sys.executable, "-m", "vime_agents", "eval", *flags, "-c", "2", "--out", str(out)]
+        with (tmp_path / "log").open("ab") as log:
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
-    def make_task(self, rng: Any) -> Any:
-        return {}
+    def lines(out: Path) -> int:
+        file = out / "episodes.jsonl"
+        return file.read_bytes().count(b"\n") if file.exists() else 0
 
-    def prompt(self) -> str:
-        return "go"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert start(whole).wait(60) == 0, (tmp_path / "log").read_text()
+    killed = start(cut)
+    while lines(cut) < 10:
+        assert killed.poll() is None
+        time.sleep(0.01)
+    killed.kill()
+    killed.wait(10)
+    num_played = lines(cut)
+    assert 10 <= num_played < 40
+    with (cut / "episodes.jsonl").open("ab") as file:
+        file.write(b'{"id": "eval-39')  # a line that the kill tore
+    assert start(cut).wait(60) == 0, (tmp_path / "log").read_text()
+    reports = [json.loads((folder / "report.json").read_text()) for folder in (whole, cut)]
+    for report in reports:
+        for name in ("duration_s", "config", "argv"):
+            report.pop(name)
+    assert reports[0] == reports[1]
+    episodes = list(read_episodes(cut / "episodes.jsonl"))
+    assert len({e.id for e in episodes}) == len(episodes) == reports[1]["n"] == 40
+    assert reports[1]["errors"] == {"env": sum(e.outcome.kind == "failed" for e in episodes)}
+    assert 0 < reports[1]["errors"]["env"] < 20
+    played = next(e for e in episodes if e.outcome.kind == "terminated")
+    assert "say\u2028it\x85now" in str(messages_of(played)[0]["content"])
+
+
+async def test_one_episode_of_many_that_raises_costs_nothing_but_itself() -> None:
+    """THUDM/slime#2078, NovaSky-AI/SkyRL#1613: one that raised ended the run, or was called cancelled."""
+
+    class OneBreaks(Bare):
+        async def respond(self, message: Any) -> Any:
+            if self.task["number"] == 250:
+                raise ZeroDivisionError("number 250")
+            return None
+
+    runner = Runner(OneBreaks, Says("x"), env_id="bug", max_retries=0, concurrency=64)
+    asked = [replace(r, task=Task(id=r.task.id, inputs={"number": int(r.task.id)})) for r in requests(500)]
+    episodes = [episode async for episode in runner.run(asked)]
+    failed = [e for e in episodes if e.outcome.kind == "failed"]
+    assert (len(episodes), [e.id for e in failed]) == (500, ["250"])
+    assert "ZeroDivisionError('number 250')" in failed[0].outcome.detail
+
+
+class Mixed(Bare):
+    """Two right, four wrong, two that nobody could play."""
 
     async def respond(self, message: Any) -> Any:
-        return [{"role": "user", "content": "on"}]
+        if self.task["number"] > 5:
+            raise vime.EnvFault("down")
 
     def score(self, text: str) -> float:
-        return 1.0
+        return float(self.task["number"] < 2)
+
+
+async def test_errors_are_left_out_of_the_mean_and_also_counted_as_zero() -> None:
+    """UKGovernmentBEIS/inspect_ai#2914: 2 right of 8 with 2 errors was one number, and not said which."""
+    tasks = [Task(id=str(i), inputs={"number": i}) for i in range(8)]
+    report = await evaluate(f"{__name__}:Mixed", Says("x"), num_tasks=8, tasks=tasks, max_retries=0)
+    assert (report.n, report.n_scored, sum(report.errors.values())) == (8, 6, 2)
+    assert report.mean == pytest.approx(2 / 6)
+    assert report.mean_errors_as_zero == pytest.approx(2 / 8)
+
+
+# --------------------------------------------------------------------------------- the loop and the tools
 
 
 async def test_sync_steps_that_wait_do_so_beside_each_other() -> None:

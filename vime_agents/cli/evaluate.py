@@ -14,14 +14,11 @@ from vime_agents.cli.models import open_agents, open_policy
 from vime_agents.cli.progress import EvalProgress
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.episode import Episode
-from vime_agents.errors import ConfigError
 from vime_agents.evaluation.evaluate import cast_of, evaluate
 from vime_agents.evaluation.report import EvalReport
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
-from vime_agents.storage.episodes import EpisodeWriter
-from vime_agents.storage.json_lines import write_atomically
-from vime_agents.storage.provenance import provenance
+from vime_agents.storage.eval_directory import EvalDirectory
 
 TOO_MANY_ERRORS = 3
 
@@ -33,7 +30,12 @@ def run(argv: Sequence[str]) -> int:
         arguments.insert(0, "--env")
     config = EvalConfig.from_argv(arguments)
     registry.env_class(config.env)  # a wrong id must not cost the start of a server
-    report = asyncio.run(_evaluate(config))
+    try:
+        report = asyncio.run(_evaluate(config))
+    except KeyboardInterrupt:
+        if config.out:
+            print(f"the same command goes on with what is in {config.out}", file=sys.stderr)
+        raise
     print(json.dumps(report.to_dict()) if config.json else format_report(report))
     if report.infrastructure_error_rate > config.max_error_rate:
         print(
@@ -47,7 +49,12 @@ def run(argv: Sequence[str]) -> int:
 
 async def _evaluate(config: EvalConfig) -> EvalReport:
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(_open_output(Path(config.out), config)) if config.out else None
+        comparisons = getattr(registry.env_class(config.env), "group_rewards", ())
+        group_size = config.samples_per_task if comparisons else 1
+        folder: EvalDirectory | None = None
+        if config.out:
+            folder = stack.enter_context(EvalDirectory(Path(config.out), config, group_size=group_size))
+        earlier = [] if folder is None else folder.finished
         # The server of a vllm: model starts before the bar appears: its start has a log of its own.
         async with open_agents(config) as agents, open_policy(config) as policy:
             _, opponents = cast_of(config.env, policy, agents)
@@ -55,9 +62,12 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr, opponents)
             )
 
-            def finished(episode: Episode) -> None:
-                if writer is not None:
-                    writer.append(episode)
+            for episode in earlier:
+                progress.add(episode)
+
+            def on_episode(episode: Episode) -> None:
+                if folder is not None:
+                    folder.append(episode)
                 progress.add(episode)
 
             report = await evaluate(
@@ -80,25 +90,12 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 max_retries=config.max_retries,
                 sandbox_pool_size=config.sandbox_pool_size,
                 max_sandboxes=config.max_sandboxes,
-                on_episode=finished,
+                on_episode=on_episode,
+                finished=earlier,
             )
-    if config.out:
-        result = {**report.to_dict(), "config": config.to_dict(), **provenance()}
-        write_atomically(Path(config.out) / "report.json", json.dumps(result, indent=2) + "\n")
+        if folder is not None:
+            folder.write_report(report.to_dict())
     return report
-
-
-def _open_output(folder: Path, config: EvalConfig) -> EpisodeWriter:
-    """config.yaml and episodes.jsonl of a new evaluation; report.json follows at its end."""
-    for name in ("report.json", "episodes.jsonl"):
-        if (folder / name).exists():
-            raise ConfigError(f"--out: {folder} holds an evaluation already ({name}); give another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out: cannot make the folder {folder}: {error.strerror}") from error
-    write_atomically(folder / "config.yaml", config.to_yaml())
-    return EpisodeWriter(folder / "episodes.jsonl")
 
 
 def format_report(report: EvalReport) -> str:

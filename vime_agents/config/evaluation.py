@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 
 from vime_agents.config.fields import (
     Bounds,
+    MayChange,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -65,13 +66,13 @@ class SamplingOptions:
 class RunnerOptions:
     """How much is played at once."""
 
-    concurrency: PositiveInt = 64
+    concurrency: Annotated[PositiveInt, MayChange()] = 64
     """Episodes in flight."""
-    max_retries: NonNegativeInt = 2
+    max_retries: Annotated[NonNegativeInt, MayChange()] = 2
     """Fresh attempts at an episode whose infrastructure failed."""
-    sandbox_pool_size: NonNegativeInt = 4
+    sandbox_pool_size: Annotated[NonNegativeInt, MayChange()] = 4
     """Sandboxes to keep ready before an episode asks; 0: none."""
-    max_sandboxes: PositiveInt | None = None
+    max_sandboxes: Annotated[int, Bounds(1), MayChange()] | None = None
     """Sandboxes open at once; more episodes wait. None: as many as the host has room for."""
 
 
@@ -79,11 +80,12 @@ class RunnerOptions:
 class ReportOptions:
     """What is reported."""
 
-    out: str | None = None
-    """Folder for the episodes and the report; must not hold an evaluation yet."""
-    json: bool = False
+    out: Annotated[str, MayChange()] | None = None
+    """Folder for the episodes and the report. One whose evaluation was interrupted goes on with the same
+    command."""
+    json: Annotated[bool, MayChange()] = False
     """Print the report as one line of JSON."""
-    max_error_rate: Annotated[float, Bounds(0, 1)] = 0.1
+    max_error_rate: Annotated[float, Bounds(0, 1), MayChange()] = 0.1
     """Share of episodes that may fail for reasons of infrastructure; more: exit code 3."""
 
 

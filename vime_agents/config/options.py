@@ -43,6 +43,15 @@ class Options:
     def check(self) -> None:
         """Checks that need more than one field. Raises ConfigError."""
 
+    def changes_from(self, old: Mapping[str, Any]) -> list[str]:
+        """One line for each setting that differs from `old`, as `to_dict` gave it, and may not."""
+        options = options_of(type(self))
+
+        def fixed(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {k: v for k, v in values.items() if k not in options or not options[k].may_change}
+
+        return differences(fixed(old), fixed(self.to_dict()))
+
     @property
     def vllm_argv(self) -> tuple[str, ...]:
         """VLLM's own flags, as its server reads them."""

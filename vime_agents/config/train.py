@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from vime_agents.config.checks import check_train
 from vime_agents.config.fields import (
@@ -15,7 +15,6 @@ from vime_agents.config.fields import (
     PositiveFloat,
     PositiveInt,
     Probability,
-    options_of,
 )
 from vime_agents.config.options import Options
 from vime_agents.config.vllm_flags import OWNED
@@ -477,9 +476,3 @@ class TrainConfig(
         """Copies of the model that train."""
         model = self.tensor_model_parallel_size * self.pipeline_model_parallel_size
         return self.num_trainer_ranks // (model * self.context_parallel_size)
-
-
-def fixed_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` without the settings that a resumed run may change."""
-    options = options_of(TrainConfig)
-    return {k: v for k, v in values.items() if k not in options or not options[k].may_change}

@@ -46,6 +46,7 @@ async def evaluate(
     max_sandboxes: int | None = None,
     tasks: Sequence[Task] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
+    finished: Sequence[Episode] = (),
 ) -> EvalReport:
     """Play the first tasks of a split and report.
 
@@ -66,32 +67,39 @@ async def evaluate(
         tasks: play these instead of the env's own.
         on_episode: called with each episode as it finishes; if the env compares the episodes of a task with
             each other (`group_rewards`), when all of them have.
+        finished: episodes of the same evaluation that were played before; they count, and are not played
+            again. Of compared ones, whole groups.
 
     Raises:
         UnknownIdError: no such env, agent or role.
-        ConfigError: not an env of ours, nobody left for `policy`, or no tasks in this split.
+        ConfigError: not an env of ours, nobody left for `policy`, no tasks in this split, or `finished` is of
+            other tasks.
     """
     make_env = env_maker(env_id, split=split, seed=seed)
     players, opponents = cast_of(env_id, policy, agents or {})
     chosen = first_tasks(make_env, num_tasks) if tasks is None else list(tasks[:num_tasks])
     if not chosen:
         raise ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
+    requests = list(eval_requests(chosen, samples_per_task, seed))
+    left = _without(requests, finished)
     sandboxes = sandbox_pool(env_id, size=sandbox_pool_size, max_sandboxes=max_sandboxes)
     runner = Runner(
         make_env,
         players,
         env_id=env_id,
         sampling=sampling or Sampling(temperature=0.0),
-        concurrency=min(concurrency, len(chosen) * samples_per_task),
+        concurrency=max(1, min(concurrency, len(left))),
         limits=limits,
         max_retries=max_retries,
         sandboxes=sandboxes,
     )
     comparisons = getattr(registry.env_class(env_id), "group_rewards", ())
     groups, tally = GroupRewarder(comparisons, samples_per_task), Tally(opponents=opponents)
+    for episode in finished:
+        tally.add(episode)
     started = time.monotonic()
     try:
-        async with contextlib.aclosing(runner.run(eval_requests(chosen, samples_per_task, seed))) as episodes:
+        async with contextlib.aclosing(runner.run(left)) as episodes:
             async for played in episodes:
                 for episode in await groups.add(played):
                     tally.add(episode)
@@ -111,6 +119,19 @@ async def evaluate(
         duration_s=time.monotonic() - started,
     )
     return replace(report, metrics={**report.metrics, **metrics})
+
+
+def _without(requests: Sequence[EpisodeRequest], finished: Sequence[Episode]) -> list[EpisodeRequest]:
+    """The requests that `finished` does not answer. Raises ConfigError: it answers others."""
+    wanted = {r.episode_id: r for r in requests}
+    for episode in finished:
+        request = wanted.pop(episode.id, None)
+        if request is None or (request.task.id, request.seed) != (episode.task_id, episode.seed):
+            raise ConfigError(
+                f"episode {episode.id} (task {episode.task_id!r}) was played before, and is none of this "
+                "evaluation: have the environment's tasks changed? Begin anew, in another folder"
+            )
+    return list(wanted.values())
 
 
 def cast_of(

@@ -15,13 +15,11 @@ no update, event or episode is ever there twice.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 import re
 import shutil
-import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +28,7 @@ from typing import Any, Literal, Self
 
 import yaml
 
-from vime_agents.config.options import differences
-from vime_agents.config.train import TrainConfig, fixed_settings
+from vime_agents.config.train import TrainConfig
 from vime_agents.errors import CheckpointError, ConfigError
 from vime_agents.storage.episodes import EpisodeWriter
 from vime_agents.storage.json_lines import (
@@ -42,6 +39,7 @@ from vime_agents.storage.json_lines import (
     sync_path,
     write_atomically,
 )
+from vime_agents.storage.lock import take_lock
 from vime_agents.storage.provenance import provenance
 
 _UPDATE_FOLDER = re.compile(r"update-(\d{6,})")
@@ -87,7 +85,7 @@ class RunDirectory:
         path, resume = Path(path), resume or config.resume
         _check_usable(path)
         path.mkdir(parents=True, exist_ok=True)
-        run = cls(path, _take_lock(path / "run.lock"))
+        run = cls(path, take_lock(path / "run.lock", "--run-dir"))
         try:
             run._start(config, resume)
         except BaseException:
@@ -264,30 +262,12 @@ def _check_usable(path: Path) -> None:
 
 def _check_same_config(path: Path, config: TrainConfig) -> None:
     old = yaml.safe_load(path.read_text(encoding="utf-8"))
-    changed = differences(fixed_settings(old), fixed_settings(config.to_dict()))
-    if changed:
+    if changed := config.changes_from(old):
         lines = "\n  ".join(changed)
         raise ConfigError(
             f"--run-dir: {path.parent} belongs to a run with another config; give another --run-dir, or "
             f"these settings:\n  {lines}"
         )
-
-
-def _take_lock(path: Path) -> int:
-    """Lock the file for this process. The kernel frees it when the process dies, however it does."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        owner = os.read(descriptor, 200).decode(errors="replace").strip()
-        os.close(descriptor)
-        raise ConfigError(
-            f"--run-dir: {path.parent} is in use by {owner or 'another process'}; stop it or give another "
-            "--run-dir"
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-    return descriptor
 
 
 def _json_value(value: Any) -> Any:

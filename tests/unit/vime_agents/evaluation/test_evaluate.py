@@ -195,6 +195,20 @@ async def test_given_tasks_are_played_instead_of_the_envs_own():
     assert (report.n, report.mean, sorted(seen)) == (2, 1.0, ["t0", "t1"])
 
 
+async def test_what_was_played_before_counts_and_is_not_played_again():
+    played, again = [], []
+    whole = await evaluate(f"{__name__}:Sum", ScriptedPolicy("gold"), num_tasks=6, on_episode=played.append)
+    report = await evaluate(
+        f"{__name__}:Sum", ScriptedPolicy("wrong"), num_tasks=6, finished=played[:4], on_episode=again.append
+    )
+    assert {e.id for e in again} == {e.id for e in played[4:]}
+    assert (whole.mean, report.n, report.mean) == (1.0, 6, pytest.approx(4 / 6))
+    done = await evaluate(f"{__name__}:Sum", ScriptedPolicy("wrong"), num_tasks=6, finished=played)
+    assert (done.n, done.mean) == (6, 1.0)
+    with pytest.raises(ConfigError, match="have the environment's tasks changed"):
+        await evaluate(f"{__name__}:Sum", ScriptedPolicy("gold"), num_tasks=6, seed=1, finished=played)
+
+
 async def test_a_wrong_env_is_refused():
     with pytest.raises(UnknownIdError, match="Calculator-v0"):
         await evaluate("Calculatr-v0", ScriptedPolicy("gold"), num_tasks=1)

@@ -1,0 +1,112 @@
+"""The folder of an evaluation, and what makes it resumable.
+
+config.yaml      the resolved config; `--config config.yaml` runs it again
+episodes.jsonl   one line for each episode, as they finish
+report.json      what it came to; complete once it is there
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from vime_agents.config.evaluation import EvalConfig
+from vime_agents.episode import Episode
+from vime_agents.errors import ConfigError
+from vime_agents.storage.episodes import EpisodeWriter, read_episodes
+from vime_agents.storage.json_lines import drop_torn_line, keep_lines, write_atomically
+from vime_agents.storage.lock import take_lock
+from vime_agents.storage.provenance import provenance
+
+
+class EvalDirectory:
+    """One evaluation's folder, owned by this process until `close`."""
+
+    def __init__(self, path: Path, config: EvalConfig, *, group_size: int = 1) -> None:
+        """Make the folder, or go on in one of the same config.
+
+        Args:
+            path: the folder.
+            config: of this start.
+            group_size: episodes of a task that are compared with each other; a group that is not whole is
+                played again.
+
+        Raises:
+            ConfigError: it holds a complete evaluation, one of another config, or another process has it.
+            DatasetError: a line of its episodes is none.
+        """
+        self.path, self._config = path, config
+        if (path / "report.json").exists():
+            raise ConfigError(f"--out: {path} holds a complete evaluation (report.json); give another folder")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out: cannot make the folder {path}: {error.strerror}") from error
+        self._lock: int | None = take_lock(path / "eval.lock", "--out")
+        try:
+            self.finished: list[Episode] = self._resume(group_size)
+            """Those of earlier starts."""
+            self._writer = EpisodeWriter(self._episodes)
+        except BaseException:
+            self._unlock()
+            raise
+
+    def append(self, episode: Episode) -> None:
+        """One more is finished."""
+        self._writer.append(episode)
+
+    def write_report(self, report: Mapping[str, Any]) -> None:
+        """The evaluation is complete."""
+        result = {**report, "config": self._config.to_dict(), **provenance()}
+        write_atomically(self.path / "report.json", json.dumps(result, indent=2) + "\n")
+
+    def close(self) -> None:
+        """Free the folder. Idempotent."""
+        self._writer.close()
+        self._unlock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _episodes(self) -> Path:
+        return self.path / "episodes.jsonl"
+
+    def _resume(self, group_size: int) -> list[Episode]:
+        config_file = self.path / "config.yaml"
+        if not config_file.exists():
+            if self._episodes.exists():
+                raise ConfigError(f"--out: {self.path} holds episodes of something else; give another folder")
+            write_atomically(config_file, self._config.to_yaml())
+            return []
+        old = yaml.safe_load(config_file.read_text(encoding="utf-8"))
+        if changed := self._config.changes_from(old):
+            lines = "\n  ".join(changed)
+            raise ConfigError(
+                f"--out: {self.path} holds an evaluation of another config; give another folder, or these "
+                f"settings:\n  {lines}"
+            )
+        write_atomically(config_file, self._config.to_yaml())
+        if not self._episodes.exists():
+            return []
+        drop_torn_line(self._episodes)
+        sizes = Counter(episode.group_id for episode in read_episodes(self._episodes))
+        keep_lines(self._episodes, lambda row: sizes[row["group_id"]] >= group_size)
+        return list(read_episodes(self._episodes))
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
