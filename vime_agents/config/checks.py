@@ -347,6 +347,7 @@ def _check_loss(config: TrainConfig) -> None:
         raise ConfigError(
             "--use-tis: --old-logprobs rollout corrects for the same mismatch already; drop one of the two"
         )
+    _check_truncated_sampling(config)
     if config.tis_clip_low > config.tis_clip:
         raise ConfigError(f"--tis-clip-low {config.tis_clip_low} is above --tis-clip {config.tis_clip}")
     tis = (config.tis_clip_low, config.tis_level, config.tis_mode)
@@ -354,6 +355,19 @@ def _check_loss(config: TrainConfig) -> None:
         raise ConfigError("--tis-clip-low, --tis-level, --tis-mode: need --use-tis")
     _check_kl(config)
     _check_frozen_models(config)
+
+
+def _check_truncated_sampling(config: TrainConfig) -> None:
+    # huggingface/trl#6789: of the tokens kept, the engine's log-probs are larger by the log of their mass.
+    if config.rollout_top_p == 1 and config.rollout_top_k == -1:
+        return
+    bounds = (config.rs_lower_bound, config.rs_upper_bound, config.rs_veto_threshold)
+    if config.old_logprobs == "rollout" or config.use_tis or any(bound is not None for bound in bounds):
+        raise ConfigError(
+            f"--rollout-top-p {config.rollout_top_p:g} --rollout-top-k {config.rollout_top_k}: the engine's "
+            "log-probs are then of the tokens that are kept, and no ratio with them says how far the trainer "
+            "is; sample from all (1 and -1), or drop --old-logprobs rollout, --use-tis and the --rs bounds"
+        )
 
 
 def _check_custom_loss(config: TrainConfig) -> None:

@@ -19,6 +19,12 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
     ("settings", "told"),
     [
         ({"n_samples_per_prompt": 1}, ["--n-samples-per-prompt", "at least 2", "got 1"]),
+        (
+            {"rollout_top_p": 0.9, "old_logprobs": "rollout"},
+            ["--rollout-top-p 0.9", "--old-logprobs rollout"],
+        ),
+        ({"rollout_top_k": 20, "use_tis": True}, ["--rollout-top-k 20", "--use-tis"]),
+        ({"rollout_top_p": 0.9, "rs_upper_bound": 2.0}, ["--rollout-top-p 0.9", "--rs bounds"]),
         ({"advantage_estimator": "dr-grpo"}, ["--advantage-estimator", "'dr-grpo'", "'dr_grpo'"]),
         (
             {"advantage_estimator": "rloo", "disable_grpo_std_normalization": True},
