@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import subprocess
+import math
 import sys
 import tempfile
-import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +22,8 @@ from typing import Any
 import torch
 
 from tests.integration.megatron import oracle
+from tests.integration.megatron.ranks import run_script
+from vime_trainers.losses.gradient_parts import part_of
 
 NUM_UPDATES = 3
 ONE = "one process"
@@ -62,6 +62,7 @@ LAYOUTS = {
         2, {"expert_model_parallel_size": 2, "use_distributed_optimizer": True}, families=WITH_EXPERTS
     ),
     "TP2 x PP2": Layout(4, TENSOR | TWO_STAGES),
+    "DP2 x PP2": Layout(4, TWO_STAGES),
     "DP2 x TP2": Layout(4, TENSOR),
     "EP2 x TP2": Layout(4, TENSOR | SPLIT_EXPERTS, families=WITH_EXPERTS),
     "balance loss": Layout(1, BALANCE, families=WITH_EXPERTS),
@@ -80,6 +81,10 @@ LAYOUTS = {
     ),
     "EP2 x PP2": Layout(4, {**TWO_STAGES, "expert_model_parallel_size": 2}, families=WITH_EXPERTS),
 }
+GRID = (ONE, "TP2", "PP2", "DP2", "CP2", "DP2 x TP2", "DP2 x PP2")
+"""Layouts whose gradients are taken with other micro-batches too: all rows in one, and one row in most."""
+FIRST_STEP = (ONE, "DP2, distributed optimizer")
+"""Layouts whose first optimizer step is looked at by itself."""
 
 
 @dataclass(frozen=True)
@@ -111,51 +116,34 @@ def run(cases: Iterable[Case], root: Path) -> dict[Case, dict[str, Any]]:
             {
                 "model": str(root / c.model),
                 "settings": dict(LAYOUTS[c.layout].settings),
+                "budgets": budgets(c.layout),
+                "first_step": c.layout in FIRST_STEP,
                 "output": str(root / f"{cases.index(c)}.pt"),
             }
             for c in cases
             if LAYOUTS[c.layout].num_ranks == num_ranks
         ]
-        run_ranks(num_ranks, [str(Path(__file__).with_name("parity_rank.py")), json.dumps(jobs)], root)
+        run_script(num_ranks, [str(Path(__file__).with_name("parity_rank.py")), json.dumps(jobs)], root)
     return {c: torch.load(root / f"{i}.pt", weights_only=False) for i, c in enumerate(cases)}
 
 
-def run_ranks(num_ranks: int, arguments: list[str], logs: Path) -> None:
-    """Run a Python script as that many ranks of one process group; fails with the ends of their logs."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = []
-    for rank in range(num_ranks):
-        env = os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        with (logs / f"rank-{rank}.log").open("w") as log:
-            command = [sys.executable, *arguments]
-            ranks.append(subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT))
-    try:
-        # A rank that fails leaves the others waiting for it.
-        while any(p.poll() is None for p in ranks) and not any(p.poll() for p in ranks):
-            time.sleep(0.1)
-        codes = [process.poll() for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    texts = "\n".join((logs / f"rank-{r}.log").read_text()[-3000:] for r in range(num_ranks))
-    assert codes == [0] * num_ranks, texts
+def budgets(layout: str) -> list[int]:
+    """Other values of `max_tokens_per_gpu`: of the batch's rows, the longest alone fits into the last."""
+    context_parallel = LAYOUTS[layout].settings.get("context_parallel_size", 1)
+    return [4096, 32 // context_parallel] if layout in GRID else []
 
 
 class References:
     """What transformers finds, worked out once for each model and loss."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
         self._known: dict[tuple[str, float], dict[str, Any]] = {}
 
     def of(self, case: Case) -> dict[str, Any]:
         key = case.model, LAYOUTS[case.layout].settings.get("moe_aux_loss_coeff", 0.0)
         if key not in self._known:
-            self._known[key] = expected(case, self._root)
+            self._known[key] = expected(case, self.root)
         return self._known[key]
 
 
@@ -163,14 +151,25 @@ def expected(case: Case, root: Path) -> dict[str, Any]:
     """What transformers and plain torch find for one process."""
     batch = oracle.make_batch(9)
     balance = LAYOUTS[case.layout].settings.get("moe_aux_loss_coeff", 0.0)
-    value, gradients, norm = oracle.gradients(oracle.load(root / case.model), batch, balance)
-    weights = oracle.train(oracle.load(root / case.model), batch, NUM_UPDATES, balance)
-    return {"loss": value, "grad_norm": norm, "gradients": gradients, "weights": weights}
+    model = oracle.load(root / case.model)
+    value, gradients, norm = oracle.gradients(model, batch, balance)
+    found = {"loss": value, "grad_norm": norm, "gradients": gradients} | norms_by_part(gradients)
+    if balance:
+        found["moe_balance_loss"] = oracle.balance_loss(model, batch).item()
+    return found | {"weights": oracle.train(oracle.load(root / case.model), batch, NUM_UPDATES, balance)}
+
+
+def norms_by_part(gradients: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The norm of the gradient of each part of a model."""
+    squares: Counter[str] = Counter()
+    for name, gradient in gradients.items():
+        squares[part_of(name)] += gradient.double().square().sum().item()  # type: ignore[assignment]
+    return {f"grad_norm/{part}": math.sqrt(value) for part, value in squares.items()}
 
 
 def differences(found: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
-    """Worst relative difference of the loss, the gradient norm, each gradient, each weight after training."""
-    result = {name: abs(found[name] / other[name] - 1) for name in ("loss", "grad_norm")}
+    """Worst relative difference of each metric, of each gradient and of each weight after training."""
+    result = {n: abs(found[n] / other[n] - 1) for n in other if n not in ("gradients", "weights")}
     for name in ("gradients", "weights"):
         if name in found:
             result[name] = largest_relative_error(found[name], other[name])

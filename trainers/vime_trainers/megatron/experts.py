@@ -8,6 +8,7 @@ rows, summed over the layers. Megatron-LM's own is that of a micro-batch: it cha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler, comput
 from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.transformer_layer import TransformerLayer
 from torch import Tensor
+
+from vime_trainers.megatron.device import device
 
 
 @dataclass
@@ -37,6 +40,8 @@ class PackedRouter(TopKRouter):
 
     rows: PackedRows | None = None
     """Of the micro-batch that is being computed."""
+    balance_loss: Tensor | float = 0.0
+    """This rank's share, summed over micro-batches since `take_balance_loss`."""
 
     def _apply_expert_bias(self, routing_map: Tensor, padding_mask: Tensor | None = None) -> None:
         """Nothing is counted: the bias stays as it was loaded, so that trainer and engine choose alike."""
@@ -46,6 +51,7 @@ class PackedRouter(TopKRouter):
         weights, chosen = super().routing(logits, padding_mask=padding_mask)
         if self.config.moe_aux_loss_coeff and self.training and torch.is_grad_enabled():
             loss = self._balance_loss(logits.view(-1, self.config.num_moe_experts))
+            self.balance_loss = self.balance_loss + loss.detach()
             weights = MoEAuxLossAutoScaler.apply(weights, self.config.moe_aux_loss_coeff * loss)
         return weights, chosen
 
@@ -66,6 +72,21 @@ class PackedRouter(TopKRouter):
         lengths = counts.sum(1) / self.topk
         of_rows = (counts * totals).sum(1) * counts.shape[1] / (self.topk * lengths.clamp(min=1.0) ** 2)
         return of_rows.sum() / rows.num_batch_rows
+
+
+def take_balance_loss(parts: Sequence[Any]) -> float:
+    """The batch's balance loss, before its coefficient, on every rank; and start again from 0.
+
+    It is computed where its gradient is, so it is that of one update; a layer that is computed a second time
+    for the backward pass counts once.
+    """
+    routers = [m for part in parts for m in part.modules() if isinstance(m, PackedRouter)]
+    total = torch.zeros((), dtype=torch.float64, device=device())
+    for router in routers:
+        total += router.balance_loss
+        router.balance_loss = 0.0
+    dist.all_reduce(total)  # each rank has its own tokens and layers
+    return total.item()
 
 
 class ExpertLayer(TransformerLayer):

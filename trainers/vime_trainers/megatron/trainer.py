@@ -36,6 +36,7 @@ from vime_trainers.megatron.checkpoint import (
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.critic import Critic
 from vime_trainers.megatron.device import cpu_compat, has_cuda, init_process_group, install_cpu_shims
+from vime_trainers.megatron.experts import take_balance_loss
 from vime_trainers.megatron.families import read_model_shape
 from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_logits
 from vime_trainers.megatron.lora import save_peft
@@ -125,6 +126,9 @@ class MegatronTrainer:
             )
             sums, max_diff = totals.reduce()
             custom = {} if self._custom_loss is None else totals.reduce_custom()
+            balance = (
+                {"moe_balance_loss": take_balance_loss(self.parts)} if self.config.moe_aux_loss_coeff else {}
+            )
             computed = time.perf_counter()
             self._refuse_non_finite(sums["loss"], "loss", rows, totals.bad_slots)
             self.optimizer.prepare_grads()
@@ -139,6 +143,7 @@ class MegatronTrainer:
             custom
             | metrics_of(sums, max_diff, totals.abs_diffs.cpu(), self.config.loss)
             | norms
+            | balance
             | self._model_flops(rows, done - started)
             | {
                 "grad_norm": float(norm),
