@@ -56,6 +56,7 @@ def commands(tmp_path: Path) -> Iterator[list[Command]]:
 def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
     flags: list[str], commands: list[Command], tmp_path: Path
 ) -> None:
+    """Plan 82."""
     config = TrainConfig.from_argv(flags)
     run_dir = Path(config.run_dir)
 

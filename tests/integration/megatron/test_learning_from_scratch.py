@@ -29,7 +29,7 @@ def learn(variant: str, max_updates: int, seed: int = 0) -> dict[str, Any]:
 
 
 def test_success_goes_from_nothing_to_nearly_always():
-    """Two seeds out of at most four; which ones explore in time depends on rounding."""
+    """Plan 81: Two seeds out of at most four; which ones explore in time depends on rounding."""
     solved: list[dict[str, Any]] = []
     for seeds in ((0, 1), (2, 3)):
         with ThreadPoolExecutor() as pool:
@@ -45,12 +45,14 @@ def test_success_goes_from_nothing_to_nearly_always():
 
 
 def test_rewards_of_other_episodes_teach_nothing():
+    """Plan 81."""
     found = learn("shuffled-rewards", 100)
     assert found["success"] == 0
     assert max(found["rewards"]) < 0.2
 
 
 def test_training_on_what_was_not_sampled_teaches_nothing():
+    """Plan 81."""
     found = learn("inverted-mask", 100)
     assert found["success"] == 0
     assert max(found["rewards"]) < 0.2

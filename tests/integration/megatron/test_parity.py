@@ -141,6 +141,7 @@ def largest_relative_error(found: dict[str, torch.Tensor], expected: dict[str, t
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_logprobs_are_those_of_transformers(runs, family, name):
+    """Plan 53."""
     model = oracle.load(runs.folder(family))
     rows = [s.token_ids for s in oracle.make_batch(9).samples]
     *found, single = runs.found(family, name)["parity"]["logprobs"]
@@ -155,6 +156,7 @@ def test_logprobs_are_those_of_transformers(runs, family, name):
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_export_is_bit_equal_to_the_checkpoint_it_was_loaded_from(runs, family, name):
+    """Plan 74."""
     stored = load_file(runs.folder(family) / "model.safetensors")
     found = runs.found(family, name)["parity"]
     assert found["weights"].keys() == stored.keys()
@@ -200,6 +202,7 @@ def test_a_loss_that_reads_what_samples_lack_names_the_sample(runs, name):
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_a_batch_of_one_row_leaves_other_ranks_without_tokens_and_changes_nothing(runs, family, name):
+    """Plan 45."""
     value, _, norm = runs.oracle(family)["one_row"]
     found = runs.found(family, name)["parity"]["one_row"]
     assert found["loss"] == pytest.approx(value, rel=1e-5)
@@ -238,6 +241,7 @@ def test_metrics_describe_the_batch(runs, family, name):
 
 @pytest.mark.parametrize(("family", "name"), CASES)
 def test_an_empty_batch_makes_no_update_and_is_counted(runs, family, name):
+    """Plan 47."""
     found = runs.found(family, name)["parity"]
     assert found["empty"]["num_skipped_updates"] == 1
     assert found["version"] == 2

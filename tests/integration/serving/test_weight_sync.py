@@ -55,6 +55,7 @@ async def test_published_weights_are_exact_with_tied_embeddings(
     tmp_path,
     hf_logprobs,
 ):
+    """Plan 78."""
     old, new = hf_logprobs(tiny_qwen3, PROBE), hf_logprobs(other_tiny_qwen3, PROBE)
     assert worst_difference(PROBE, old, new).value > 0.1  # so that "not synced" cannot pass
     weights = weights_of(other_tiny_qwen3, tmp_path / "w.safetensors", 7)
@@ -124,6 +125,7 @@ async def test_a_stale_file_is_refused_by_its_version(
 async def test_one_wrong_tensor_is_found_by_the_probe(
     publisher: WeightPublisher, client: EngineClient, other_tiny_qwen3: Path, tmp_path, hf_logprobs
 ):
+    """Plan 77."""
     name = "model.layers.1.self_attn.v_proj.weight"
     wrong = load_file(other_tiny_qwen3 / "model.safetensors")[name].flip(0).contiguous()
     weights = weights_of(other_tiny_qwen3, tmp_path / "w.safetensors", 4, **{name: wrong})

@@ -22,6 +22,7 @@ def prompt(*ids: int) -> list[Piece]:
 
 
 def test_calls_become_rows_by_the_prefix_rule() -> None:
+    """Plan 59."""
     log = TokenLog()
     calls = [((1, 2), (3, 4)), ((1, 2, 3, 4, 5), (6,)), ((1, 2, 3, 9, 5, 6, 7), (8,))]
     for turn, (asked, answered) in enumerate(calls):
@@ -81,6 +82,7 @@ def test_a_frozen_policys_tokens_are_recorded_and_not_trained() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 0.5])
 def test_a_log_prob_that_cannot_be_true_is_refused_and_nothing_is_kept(value: float) -> None:
+    """Plan 62."""
     log = TokenLog()
     log.extend(prompt(1), turn=0)
     bad = SampledTokens(token_ids=(2, 3), logprobs=(-0.1, value), versions=((0, 0, 2),))
@@ -125,6 +127,7 @@ TURNS = st.lists(
 def test_every_sampled_token_is_trained_exactly_once_whatever_a_harness_does(
     turns: list[tuple[list[int], list[int], str]],
 ) -> None:
+    """Plan 60."""
     log = TokenLog()
     for turn, (said, answered, kind) in enumerate(turns):
         held = log.token_ids

@@ -140,7 +140,7 @@ def test_episodes_of_which_nothing_may_be_trained_make_no_step(model: Path) -> N
 
 
 def test_adams_first_step_is_the_learning_rate_against_the_gradients_sign(model: Path) -> None:
-    """Plan 57"""
+    """Plan 57."""
     batch = oracle.make_batch(9)
     _, gradients, _ = oracle.gradients(oracle.load(model), batch)
     trainer = trainer_of(model, clip_grad=0.0, weight_decay=0.0, adam_eps=1e-12)

@@ -143,6 +143,7 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
     ],
 )
 def test_a_contradiction_names_the_flags_and_their_values(settings, told):
+    """Plan 31."""
     with pytest.raises(ConfigError) as caught:
         TrainConfig(**REQUIRED, **settings)
     for part in told:

@@ -137,6 +137,7 @@ def test_a_95_percent_interval_holds_the_truth_about_95_times_in_100():
     ("num", "right", "k"), [(5, 2, 1), (5, 2, 3), (6, 1, 4), (4, 4, 2), (4, 0, 3), (5, 3, 3)]
 )
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_one(num, right, k):
+    """Plan 15."""
     outcomes = [1] * right + [0] * (num - right)
     subsets = list(itertools.combinations(outcomes, k))
     assert pass_at_k(num, right, k) == pytest.approx(sum(map(max, subsets)) / len(subsets))

@@ -26,6 +26,7 @@ EIGHT = [1, 0, 0, 1, 0, 0, 0, 0]
 
 def test_grpo_divides_by_the_sample_standard_deviation() -> None:
     # mean .25, sample standard deviation sqrt(1.5 / 7) = .462910050
+    """Plan 1."""
     wins, losses = 0.75 / (0.462910050 + 1e-6), -0.25 / (0.462910050 + 1e-6)
     expected = [wins if r else losses for r in EIGHT]
     np.testing.assert_allclose(grpo(EIGHT), expected, rtol=1e-8)
@@ -37,6 +38,7 @@ def test_dr_grpo_only_centres() -> None:
 
 
 def test_rloo_compares_with_the_mean_of_the_others() -> None:
+    """Plan 3."""
     np.testing.assert_allclose(rloo(EIGHT)[:2], [0.857142857, -0.285714286], rtol=1e-8)
     np.testing.assert_allclose(rloo([1, 0, 0, 0]), [1, -1 / 3, -1 / 3, -1 / 3])
 
@@ -44,6 +46,7 @@ def test_rloo_compares_with_the_mean_of_the_others() -> None:
 @pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - {"reinforce_plus_plus"}))
 @pytest.mark.parametrize("rewards", [[0.7], [0.3, 0.3, 0.3], [5, 5, 5], [0.1] * 7])
 def test_nothing_is_learned_from_one_episode_or_from_equal_rewards(name: str, rewards: list[float]) -> None:
+    """Plan 4."""
     assert ESTIMATORS[name](rewards).tolist() == [0.0] * len(rewards)
 
 
@@ -52,6 +55,7 @@ REWARDS = st.lists(st.floats(-10, 10), min_size=2, max_size=16)
 
 @given(REWARDS, st.floats(-5, 5))
 def test_advantages_sum_to_zero_and_ignore_a_constant(rewards: list[float], shift: float) -> None:
+    """Plan 16."""
     shifted = [r + shift for r in rewards]
     for name in ("dr_grpo", "rloo"):
         advantages = ESTIMATORS[name](rewards)
@@ -61,6 +65,7 @@ def test_advantages_sum_to_zero_and_ignore_a_constant(rewards: list[float], shif
 
 @given(REWARDS)
 def test_rloo_is_dr_grpo_times_a_constant(rewards: list[float]) -> None:
+    """Plan 3."""
     others = [(sum(rewards) - r) / (len(rewards) - 1) for r in rewards]
     np.testing.assert_allclose(rloo(rewards), np.array(rewards) - others, atol=1e-8)
 
@@ -81,12 +86,14 @@ def test_maxrl_refuses_what_it_cannot_divide_by() -> None:
 
 @given(REWARDS)
 def test_grpo_ignores_the_unit_of_rewards(rewards: list[float]) -> None:
+    """Plan 16."""
     if np.std(rewards) > 0.1:
         np.testing.assert_allclose(grpo([r * 100 for r in rewards]), grpo(rewards), atol=1e-3)
 
 
 @given(REWARDS, st.permutations(range(16)))
 def test_an_advantage_belongs_to_the_episode_not_to_its_place(rewards: list[float], order: list[int]) -> None:
+    """Plan 16."""
     order = [i for i in order if i < len(rewards)]
     for name, estimator in ESTIMATORS.items():
         if name != "maxrl":
@@ -95,7 +102,7 @@ def test_an_advantage_belongs_to_the_episode_not_to_its_place(rewards: list[floa
 
 
 def test_only_the_best_episode_counts_by_its_lead() -> None:
-    """6.1 (2)"""
+    """Plan 2."""
     assert pass_at_k([1, 0, 0, 0]).tolist() == [1, 0, 0, 0]
     np.testing.assert_allclose(pass_at_k([0.2, 0.9, 0.5]), [0, 0.4, 0])
     assert pass_at_k([1, 1, 0]).tolist() == [0, 0, 0]
@@ -138,6 +145,7 @@ def test_an_overlong_buffer_must_fit(max_length: int, buffer: int) -> None:
 
 
 def test_the_overlong_penalty_scales_and_goes_on_past_the_limit() -> None:
+    """Plan 14."""
     assert overlong_penalty(90, max_length=100, buffer=20, factor=0.4) == pytest.approx(-0.2)
     assert overlong_penalty(0, max_length=100, buffer=20) == 0.0
 

@@ -41,10 +41,12 @@ def total(aggregation: str, episodes: list[Hashable]) -> float:
     ],
 )
 def test_the_loss_of_hand_made_rows(aggregation: str, expected: float) -> None:
+    """Plan 40."""
     assert total(aggregation, [0, 0, 1, 2]) == pytest.approx(expected, rel=1e-6)
 
 
 def test_under_episode_mean_a_fan_out_counts_once() -> None:
+    """Plan 42."""
     masks = [np.ones(4, bool), np.ones(4, bool), np.ones(4, bool)]
     weights = loss_weights(masks, ["a", "a", "b"], "episode-mean")
     assert [float(w.sum()) for w in weights] == [0.25, 0.25, 0.5]
@@ -115,7 +117,7 @@ def test_the_weights_of_a_mean_sum_to_one(rows: list[list[bool]], aggregation: s
 
 
 def test_the_mean_of_micro_batch_means_would_be_another_number() -> None:
-    """Rows {0, 1} and {2, 3}: (37 / 5 + 6) / 2 = 6.7 instead of 43 / 6."""
+    """Plan 41: Rows {0, 1} and {2, 3}: (37 / 5 + 6) / 2 = 6.7 instead of 43 / 6."""
     masks = [np.array(m, bool) for m in MASKS]
     parts = []
     for chosen in ([0, 1], [2, 3]):

@@ -71,6 +71,7 @@ def episode_of(players: dict[str, Player], name: str, reward: float) -> Episode:
 def test_every_sampled_token_is_trained_once_after_what_it_was_sampled_after(
     turns: list[tuple[str, int, int, bool]],
 ) -> None:
+    """Plan 60."""
     players = played(turns)
     episodes = [episode_of(players, name, reward) for name, reward in (("a", 1.0), ("b", 0.0))]
     batch = build_batch(episodes, estimator=dr_grpo, temperature=1.0)

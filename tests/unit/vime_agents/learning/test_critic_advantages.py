@@ -48,7 +48,7 @@ def sample(
     ],
 )
 def test_golden_values(gamma: float, lambd: float, advantages: list[float], returns: list[float]) -> None:
-    """6.1 (11)"""
+    """Plan 11."""
     found = sample(two_and_two(), {("e", "agent", 0): GOLDEN}, credit=Credit(gamma=gamma), lambd=lambd)
     assert found.loss_mask.astype(int).tolist() == [0, 1, 1, 0, 0, 1, 1]
     assert found.values is not None
@@ -60,7 +60,7 @@ def test_golden_values(gamma: float, lambd: float, advantages: list[float], retu
 
 
 def test_the_reward_is_on_the_last_trainable_token_not_on_the_last_of_the_row() -> None:
-    """6.1 (12)"""
+    """Plan 12."""
     log = make_log()  # 2 prompt tokens, 3 sampled ones
     log.extend([Piece(token_ids=(7, 7), source="tool")], turn=1)
     episode = make_episode("e", "g", 1.0, log=log)

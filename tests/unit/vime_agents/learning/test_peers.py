@@ -23,6 +23,7 @@ def problem(name: str, proposer: float, solvers: list[float | None]) -> Episode:
 
 
 def test_solvers_are_compared_inside_their_problem_and_proposers_across_problems() -> None:
+    """Plan 8."""
     episodes = [problem("hard", 0.75, [1, 0, 0, 0]), problem("easy", 0.25, [1, 1, 1, 0])]
     batch = build_batch(episodes, estimator=dr_grpo, temperature=1.0)
     found = {(s.episode_id, s.agent): float(s.advantages[s.loss_mask][0]) for s in batch.samples}

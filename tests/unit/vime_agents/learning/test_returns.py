@@ -29,6 +29,7 @@ def plain_gae(r: list[float], v: list[float], gamma: float, lambd: float, bootst
 def test_gae_is_that_of_the_row_without_its_gaps(
     row: list[tuple[bool, float, float]], gamma: float, lambd: float, bootstrap: float
 ) -> None:
+    """Plan 11."""
     mask, rewards, values = (np.array(column) for column in zip(*row, strict=True))
     kept = np.flatnonzero(mask)
     expected = plain_gae(rewards[kept].tolist(), values[kept].tolist(), gamma, lambd, bootstrap)

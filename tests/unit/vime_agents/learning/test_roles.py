@@ -17,14 +17,14 @@ from vime_agents.trainer import Batch
 
 
 def test_the_baseline_is_read_before_it_moves() -> None:
-    """6.1 (9)"""
+    """Plan 9."""
     baselines = RoleBaselines(0.95)
     np.testing.assert_allclose(baselines.of("x")([1, 1, 0, 1]), [1, 0.95, -0.0975, 0.907375])
     assert baselines.state_dict() == {"x": pytest.approx(0.13799375)}  # .95 * .092625 + .05
 
 
 def test_the_baseline_survives_a_checkpoint() -> None:
-    """6.1 (9)"""
+    """Plan 9."""
     whole, first, second = RoleBaselines(0.9), RoleBaselines(0.9), RoleBaselines(0.9)
     expected = [*whole.of("x")([1, 0]), *whole.of("x")([0, 1])]
     found = [*first.of("x")([1, 0])]

@@ -33,7 +33,7 @@ def two_and_one(limit: RowLimit, **settings: object) -> Batch:
 
 
 def test_a_cut_row_keeps_its_first_tokens_in_numerator_and_denominator() -> None:
-    """63: cut between tokens; mask, log-probs and ids stay of one length."""
+    """Plan 63: cut between tokens; mask, log-probs and ids stay of one length."""
     batch = two_and_one(cut_at(9))
     long, short = batch.samples
     assert long.token_ids.tolist() == [10, 11, 20, 21, 22, 11, 11, 20, 21]
@@ -47,7 +47,7 @@ def test_a_cut_row_keeps_its_first_tokens_in_numerator_and_denominator() -> None
 
 
 def test_the_reward_moves_to_the_last_trainable_token_that_is_kept() -> None:
-    """63: with gamma 0.5 the last kept token answers for the whole reward, not for a discounted one."""
+    """Plan 63: with gamma 0.5 the last kept token answers for the whole reward, not for a discounted one."""
     whole = make_episode("a", "g", 1.0, num_turns=2)
     settings = {"estimator": no_baseline, "credit": Credit(gamma=0.5), "temperature": 1.0}
     (sample,) = build_batch([whole], row_limit=cut_at(9), **settings).samples

@@ -48,6 +48,7 @@ def test_a_sample_carries_ids_mask_log_probs_and_versions_of_its_segment() -> No
 
 
 def test_a_failed_episode_enters_neither_baseline_nor_loss() -> None:
+    """Plan 7."""
     batch = build(group([1, 3, 2, None]))
     assert advantages(batch) == {"g-0": -1, "g-1": 1}
     assert batch.metrics["dropped/failed:engine"] == 1
@@ -55,6 +56,7 @@ def test_a_failed_episode_enters_neither_baseline_nor_loss() -> None:
 
 
 def test_uneven_groups_are_compared_by_id_whatever_the_order() -> None:
+    """Plan 5."""
     episodes = [*group([1, 2, 3, 4], "a"), *group([5, 5, 5], "b"), *group([0, 0, 1, 1], "c")]
     order = np.random.default_rng(0).permutation(len(episodes))
     batch = build([episodes[i] for i in order], keep_zero_advantage=True)
@@ -65,6 +67,7 @@ def test_uneven_groups_are_compared_by_id_whatever_the_order() -> None:
 
 
 def test_rows_that_add_nothing_are_left_out_without_changing_the_weights() -> None:
+    """Plan 48."""
     episodes = [*group([1, 0], "a"), *group([5, 5], "b")]
     kept = build(episodes, keep_zero_advantage=True)
     lean = build(episodes)
@@ -76,6 +79,7 @@ def test_rows_that_add_nothing_are_left_out_without_changing_the_weights() -> No
 
 
 def test_an_episode_that_forked_counts_once_in_the_baseline() -> None:
+    """Plan 6."""
     log = make_log()
     for turn in (1, 2):
         log.fork([Piece(token_ids=(30, 31), source="user")], turn=turn)
@@ -88,6 +92,7 @@ def test_an_episode_that_forked_counts_once_in_the_baseline() -> None:
 
 
 def test_a_group_with_one_survivor_teaches_nothing_and_is_counted() -> None:
+    """Plan 7."""
     batch = build([*group([1, None, None], "a"), *group([None, None], "b")])
     assert batch.samples == ()
     assert batch.metrics["dropped/group:singleton"] == 1
@@ -96,6 +101,7 @@ def test_a_group_with_one_survivor_teaches_nothing_and_is_counted() -> None:
 
 
 def test_an_untrusted_reward_is_not_a_zero() -> None:
+    """Plan 65."""
     untrusted = make_episode("u", "g", None)
     batch = build([make_episode("a", "g", 1.0), make_episode("b", "g", 0.0), untrusted])
     assert batch.metrics["reward_mean"] == 0.5
@@ -185,12 +191,13 @@ def test_turn_rewards_without_a_baseline_are_returns() -> None:
 
 
 def test_a_group_is_kept_whole_however_few_of_it_succeed() -> None:
+    """Plan 17."""
     batch = build(group([1, 0, 0, 0]))
     assert advantages(batch) == {"g-0": 0.75, "g-1": -0.25, "g-2": -0.25, "g-3": -0.25}
 
 
 def test_reinforce_plus_plus_discounts_over_what_a_tool_wrote_without_a_break() -> None:
-    """Two turns of three tokens around a tool's two: the return is not reset at them."""
+    """Plan 10: Two turns of three tokens around a tool's two: the return is not reset at them."""
     batch = build([make_episode("a", "g", 1.0, num_turns=2)], estimator=no_baseline, credit=Credit(gamma=0.9))
     (sample,) = batch.samples
     np.testing.assert_allclose(sample.advantages[sample.loss_mask], 0.9 ** np.arange(5, -1, -1.0), rtol=1e-6)
@@ -225,6 +232,7 @@ def cut(episode: Episode, stop: str) -> Episode:
 
 @pytest.mark.parametrize("stop", OVERLONG_STOPS)
 def test_the_overlong_filter_is_in_numerator_and_denominator_and_not_in_the_baseline(stop: str) -> None:
+    """Plan 65."""
     episodes = group([1, 0, 0, 3])
     episodes[3] = cut(episodes[3], stop)
     batch = build(episodes, overlong_filter=True, keep_zero_advantage=True)
@@ -235,6 +243,7 @@ def test_the_overlong_filter_is_in_numerator_and_denominator_and_not_in_the_base
 
 
 def test_a_time_out_is_no_way_out_of_the_loss() -> None:
+    """Plan 65."""
     episodes = group([1, 0])
     episodes[1] = cut(episodes[1], "timeout:episode")
     assert advantages(build(episodes, overlong_filter=True)) == {"g-0": 0.5, "g-1": -0.5}

@@ -12,7 +12,7 @@ TOKENS = st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_si
 
 
 def test_rows_are_whitened_together_and_not_each_for_itself() -> None:
-    """Two rows of two tokens: each alone would become +-0.707107."""
+    """Plan 13: Two rows of two tokens: each alone would become +-0.707107."""
     rows, masks = [np.array([1.0, 2.0]), np.array([5.0, 6.0])], [np.ones(2, bool)] * 2
     found = np.concatenate(whiten(rows, masks))
     values = np.array([1.0, 2, 5, 6])

@@ -71,6 +71,7 @@ def test_a_prompt_is_the_templates_own_and_every_token_has_its_source(
 def test_a_tool_turn_extends_the_sampled_ids_and_equals_the_templates_rendering(
     folder: Path, tokenizer: Any, name: str
 ) -> None:
+    """Plan 64."""
     renderer = make_renderer(str(folder), renderer=name)
     question = [user("1 + 2?")]
     prompt = ids_of(renderer.initial(question, TOOLS))
@@ -115,6 +116,7 @@ def test_parallel_tool_results_share_a_turn_as_the_template_has_it(folder: Path,
 
 
 def test_a_template_that_rewrites_history_does_not_extend(tokenizer: Any, folder: Path) -> None:
+    """Plan 64."""
     rewriting = load_tokenizer(str(folder))
     rewriting.chat_template = (
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"

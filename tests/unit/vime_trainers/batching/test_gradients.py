@@ -120,7 +120,7 @@ def with_weights(samples: Sequence[TrainingSample], aggregation: str) -> list[Tr
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_the_gradient_is_that_of_every_row_alone_however_rows_are_packed(aggregation: str) -> None:
-    """49, 41, 42, 46: packing, accumulation, order and data-parallel ranks; entropy and KL terms too."""
+    """Plan 41, 42, 46, 49: packing, accumulation, order and data-parallel ranks; entropy and KL terms too."""
     rows = rows_of_samples(with_weights(multi_turn_batch(LENGTHS, VOCAB).samples, aggregation))
     alone = gradient([pack([row]) for row in rows])
     assert far(gradient([pack(rows)]), alone) < 1e-12
@@ -131,7 +131,7 @@ def test_the_gradient_is_that_of_every_row_alone_however_rows_are_packed(aggrega
 
 
 def test_without_a_boundary_rows_would_see_each_other() -> None:
-    """49, guard: log-probs of the second row move by nats."""
+    """Plan 49, guard: log-probs of the second row move by nats."""
     rows = rows_of_samples(multi_turn_batch(LENGTHS, VOCAB).samples)
     micro = pack(rows)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_means_of_micro_batches_would_be_another_gradient() -> None:
 
 
 def test_positions_start_anew_in_every_row() -> None:
-    """50: with RoPE in blocks that cannot be told; with learned positions it can."""
+    """Plan 50: with RoPE in blocks that cannot be told; with learned positions it can."""
     micro = pack(rows_of_samples(multi_turn_batch(LENGTHS, VOCAB).samples))
     with torch.no_grad():
         rope = [hidden_logits(model("llama"), micro, reset=reset) for reset in (True, False)]
@@ -169,7 +169,7 @@ def test_positions_start_anew_in_every_row() -> None:
 
 
 def test_a_row_merged_over_turns_has_the_gradient_of_one_row_for_each_turn() -> None:
-    """51: under token-mean, with a fraction of the tokens."""
+    """Plan 51: under token-mean, with a fraction of the tokens."""
     merged = conversation_batch(3, prompt=3, turn=2, vocab_size=VOCAB)
     apart = one_row_per_turn(merged)
     assert (merged.num_tokens, apart.num_tokens) == (13, 27)
@@ -193,7 +193,7 @@ def test_training_a_turn_twice_or_counting_turns_as_rows_would_be_another_gradie
 
 
 def test_the_loss_reaches_the_logits_before_trainable_tokens_and_no_others() -> None:
-    """52: mask 0001101 gives gradients at 2, 3 and 5; other ids at masked places change values, not that."""
+    """Plan 52: mask 0001101 gives gradients at 2, 3 and 5; other ids at masked places only change values."""
     mask = np.array([0, 0, 0, 1, 1, 0, 1], bool)
     base = multi_turn_batch([7], VOCAB).samples[0]
     values = {"advantages": 1.0, "weights": 1 / 3, "rollout_logprobs": -3.0}
@@ -209,7 +209,7 @@ def test_the_loss_reaches_the_logits_before_trainable_tokens_and_no_others() -> 
 
 
 def test_a_split_moves_log_probs_in_float32_by_less_than_the_noise_floor() -> None:
-    """56: |difference| below 1e-5; the same split is bit-equal."""
+    """Plan 56: |difference| below 1e-5; the same split is bit-equal."""
     rows = rows_of_samples(multi_turn_batch(LENGTHS, VOCAB).samples)
     net = model(dtype=torch.float32)
 
@@ -229,7 +229,7 @@ def test_a_split_moves_log_probs_in_float32_by_less_than_the_noise_floor() -> No
 
 
 def test_rows_without_an_advantage_add_nothing() -> None:
-    """48: without KL and entropy terms, leaving them out changes no gradient as long as weights stay."""
+    """Plan 48: without KL and entropy terms, leaving them out changes no gradient while weights stay."""
     samples = multi_turn_batch(LENGTHS, VOCAB).samples
     idle = replace(samples[2], advantages=np.zeros_like(samples[2].advantages))
     everything = Batch(samples=(*samples[:2], idle, *samples[3:]), temperature=1.0)
@@ -241,7 +241,7 @@ def test_rows_without_an_advantage_add_nothing() -> None:
 
 
 def test_rows_of_a_group_repeat_their_prompt_and_have_the_gradient_of_rows_apart() -> None:
-    """54: no tree. Each row brings its own copy of the prompt; packed or not, it is the same gradient."""
+    """Plan 54: no tree. Each row brings its own copy of the prompt; packed or not, the gradient is one."""
     base = multi_turn_batch([21, 17, 14], VOCAB).samples
     prompt = np.arange(8, dtype=np.int32)
     shared = [
@@ -257,7 +257,7 @@ def test_rows_of_a_group_repeat_their_prompt_and_have_the_gradient_of_rows_apart
 
 @pytest.mark.parametrize("pg_loss_type", ["ppo", "gspo", "cispo"])
 def test_on_policy_every_loss_moves_the_model_alike(pg_loss_type: str) -> None:
-    """21: bit for bit."""
+    """Plan 21: bit for bit."""
     micro = [pack(rows_of_samples(multi_turn_batch(LENGTHS, VOCAB).samples))]
     expected = gradient(micro, loss=LossConfig(pg_loss_type="reinforce"))
     assert torch.equal(gradient(micro, loss=LossConfig(pg_loss_type=pg_loss_type)), expected)  # type: ignore[arg-type]

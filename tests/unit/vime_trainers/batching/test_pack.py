@@ -109,7 +109,7 @@ def test_every_prediction_knows_its_row_on_every_context_parallel_rank(lengths, 
     [(10, 7, [[3], [4, 5, 6, 7, 8, 9]]), (8, 2, [[7], [6]])],
 )
 def test_which_rank_predicts_which_token_under_context_parallelism(length, num_answered, expected):
-    """58: chunks 0 and 3 are rank 0's. Every token of the answer is predicted once, by one rank."""
+    """Plan 58: chunks 0 and 3 are rank 0's. Every token of the answer is predicted once, by one rank."""
     mask = np.arange(length) >= length - num_answered
     rows = rows_of_tokens([np.arange(length, dtype=np.int32)], [mask])
     shares = [pack(rows, cp_rank=rank, cp_size=2) for rank in range(2)]

@@ -32,6 +32,7 @@ def test_token_tis_carries_no_gradient():
 
 
 def test_mismatch_metrics():
+    """Plan 23."""
     assert k2(LOG_RHO, ZEROS, ALL).mean().item() == pytest.approx(1.005)
     # Samples of the rollout policy: rho - 1 - log rho, with rho = trainer / rollout.
     assert k3(ZEROS, LOG_RHO, ALL).mean().item() == pytest.approx(0.558394, abs=1e-6)
@@ -40,6 +41,7 @@ def test_mismatch_metrics():
 
 def test_effective_sample_share():
     # Weights [1, 1, 1, 5], then [3, 3]
+    """Plan 26."""
     assert effective_sample_share(8.0, 28.0, 4) == pytest.approx(0.571429, abs=1e-6)
     assert effective_sample_share(6.0, 18.0, 2) == pytest.approx(1.0)
     assert effective_sample_share(0.0, 0.0, 2) == 0.0  # every weight was masked
@@ -65,7 +67,7 @@ def test_a_row_is_weighted_by_its_own_product():
 
 
 def test_the_geometric_mean_does_not_grow_with_the_length():
-    """Means exp(0.3) = 1.35 and exp(-1.5) = 0.22; 1.1 a token is 1.1 whatever the length."""
+    """Plan 24: Means exp(0.3) = 1.35 and exp(-1.5) = 0.22; 1.1 a token is 1.1 whatever the length."""
     assert geometric_accept(LOG_RHO, ZEROS, ALL, ROWS, low=0.9, high=1.4).tolist() == [True] * 3 + [False] * 2
     for length in (10, 1000):
         row = torch.full((length,), math.log(1.1), dtype=torch.float64)

@@ -9,13 +9,14 @@ LOGITS = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64)
 
 
 def test_the_temperature_divides_logits_and_not_log_probs():
+    """Plan 30."""
     found, _ = log_probs_and_entropy(LOGITS, torch.tensor([0]), temperature=0.5)
     assert found.item() == pytest.approx(4 - math.log(math.exp(4) + math.exp(2) + 1))
     assert found.item() != pytest.approx((2 - math.log(math.e**2 + math.e + 1)) / 0.5)
 
 
 def test_padding_of_the_vocabulary_takes_no_part():
-    """Two padded zeros would make -1.573172 of -1.407606, and 1.238317 of the entropy."""
+    """Plan 32: Two padded zeros would make -1.573172 of -1.407606, and 1.238317 of the entropy."""
     padded = torch.cat([LOGITS, torch.zeros(1, 2, dtype=torch.float64)], 1)
     log_prob, entropy = log_probs_and_entropy(padded, torch.tensor([1]))
     assert (log_prob.item(), entropy.item()) == pytest.approx((-1.573172, 1.238317), abs=1e-6)
@@ -24,7 +25,7 @@ def test_padding_of_the_vocabulary_takes_no_part():
 
 
 def test_a_token_that_cannot_be_sampled_leaves_the_entropy_finite():
-    """Kept set {0, 1}: log-probs -0.313262 and -1.313262."""
+    """Plan 31: Kept set {0, 1}: log-probs -0.313262 and -1.313262."""
     logits = LOGITS.clone()
     logits[0, 2] = -math.inf
     logits.requires_grad_()
@@ -38,7 +39,7 @@ def test_a_token_that_cannot_be_sampled_leaves_the_entropy_finite():
 
 
 def test_one_tokens_surprise_times_its_probability_is_no_entropy():
-    """Its mean over samples is 0.361061, the entropy 1.078501."""
+    """Plan 29: Its mean over samples is 0.361061, the entropy 1.078501."""
     theta = torch.tensor([[0.2, -0.1, 0.4]], dtype=torch.float64)
     log_probs, entropy = log_probs_and_entropy(theta.expand(3, 3), torch.arange(3))
     p = log_probs.exp()

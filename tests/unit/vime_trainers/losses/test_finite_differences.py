@@ -146,6 +146,7 @@ def slopes(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarra
 def test_values_and_gradients_are_those_of_the_formula_whatever_the_masked_entries_hold(
     name: str, seed: int
 ) -> None:
+    """Plan 38."""
     data = Data(seed)
 
     def total(x: np.ndarray) -> float:

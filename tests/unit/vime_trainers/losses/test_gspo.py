@@ -25,7 +25,7 @@ def run(gaps, advantages, mask, index, num_rows):
 
 
 def test_the_ratio_is_the_rows_and_masked_tokens_have_no_part_in_it():
-    """A token with a ratio of 9 that a tool wrote changes nothing."""
+    """Plan 20: A token with a ratio of 9 that a tool wrote changes nothing."""
     loss, ratio, _, gradient = run(
         [0.1, -0.3, 0.5, math.log(9)], [1.0] * 4, [True, True, True, False], [0] * 4, 1
     )
@@ -46,6 +46,7 @@ def test_rows_are_clipped_each_as_a_whole():
 
 @pytest.mark.parametrize("junk", [math.nan, math.inf, -math.inf, 1e30])
 def test_masked_entries_may_hold_anything(junk):
+    """Plan 38."""
     loss, _, clipped, gradient = run([0.1, junk], [1.0, junk], [True, False], [0, 0], 1)
     assert loss.tolist() == pytest.approx([-math.exp(0.1), 0.0])
     assert gradient.tolist() == pytest.approx([-math.exp(0.1), 0.0])

@@ -19,6 +19,7 @@ MASK = torch.ones(3, dtype=torch.bool)
     ],
 )
 def test_values_and_gradients(estimator, values, gradients):
+    """Plan 27."""
     log_probs = LOG_PROBS.clone().requires_grad_()
     result = estimator(log_probs, REFERENCE, MASK)
     assert result.tolist() == pytest.approx(values, abs=1e-9)
@@ -34,7 +35,7 @@ def test_values_and_gradients(estimator, values, gradients):
     ],
 )
 def test_exact_expectations_over_the_policy(estimator, value, gradient):
-    """KL(policy || ref) = 0.082224646; its gradient is k2's, and that of KL(ref || policy) is k3's."""
+    """Plan 28: KL(policy || ref) = 0.082224646; its gradient is k2's, that of KL(ref || policy) k3's."""
     theta = torch.tensor([0.2, -0.1, 0.4], dtype=torch.float64, requires_grad=True)
     reference = torch.log_softmax(torch.tensor([0.0, 0.3, -0.2], dtype=torch.float64), 0)
     log_probs = torch.log_softmax(theta, 0)

@@ -43,6 +43,7 @@ def ppo(ratio: float, advantage: float, *, dual_clip: float | None = 3.0) -> tup
     ],
 )
 def test_ppo_value_gradient_and_clip_flag(ratio, advantage, loss, gradient):
+    """Plan 18."""
     found = ppo(ratio, advantage)
     assert found[:2] == pytest.approx((loss, gradient), abs=1e-12)
     assert found[2] is (gradient == 0.0)
@@ -111,6 +112,7 @@ def test_masked_entries_may_hold_anything(junk):
 
 @pytest.mark.parametrize("gap", [50.0, -50.0])
 def test_extreme_ratios_stay_finite_and_are_reported_as_clamped(gap):
+    """Plan 39."""
     log_probs = torch.tensor([-1.0 + gap, -1.0], requires_grad=True)
     old, mask = torch.tensor([-1.0, -1.0]), torch.tensor([True, True])
     ratio, clamped = log_ratio(log_probs, old, mask)
@@ -127,7 +129,7 @@ def test_extreme_ratios_stay_finite_and_are_reported_as_clamped(gap):
 
 
 def test_without_a_lower_bound_cispo_keeps_small_weights():
-    """The paper has the upper bound alone: a ratio of 0.5 weighs 0.5."""
+    """Plan 19: The paper has the upper bound alone: a ratio of 0.5 weighs 0.5."""
     old = torch.tensor([-1.0 - math.log(0.5), -1.0 - math.log(2.0)], dtype=torch.float64)
     log_probs = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
     advantages, mask = torch.ones(2, dtype=torch.float64), torch.ones(2, dtype=torch.bool)

@@ -25,7 +25,7 @@ def values_at(values, *, value_clip):
 
 
 def test_a_critic_moves_no_further_than_the_clip():
-    """V = 0.9 went past 0.5 + 0.2 towards 1: the clipped error is the larger one and has no gradient."""
+    """Plan 34: V = 0.9 went past 0.5 + 0.2 towards 1: the clipped error is larger and has no gradient."""
     loss, gradient, clipped = values_at([0.9, 0.2, math.nan], value_clip=0.2)
     assert loss == pytest.approx([0.045, 0.02, 0.0])
     assert gradient == pytest.approx([0.0, 0.2, 0.0])

@@ -69,6 +69,7 @@ def test_bypass_takes_the_ratio_against_the_rollout():
 
 
 def test_entropy_and_kl_terms_use_the_same_weights():
+    """Plan 46."""
     plain, _, _ = run(LossConfig())
     full, gradient, _ = run(LossConfig(entropy_coef=0.1, kl_loss_coef=0.2, kl_loss_type="k2"))
     d = [a - b for a, b in zip(LOG_PROBS, ROLLOUT, strict=True)]
@@ -127,7 +128,7 @@ def test_a_rejected_row_leaves_every_term_of_the_loss_and_keeps_its_share_of_the
 
 
 def test_rejection_keeps_the_original_denominator():
-    """Losses 1, 2, 3, 4 with the second one rejected: 8 / 4, not 8 / 3."""
+    """Plan 25: Losses 1, 2, 3, 4 with the second one rejected: 8 / 4, not 8 / 3."""
     log_probs = [-1.0, -2.0, -3.0, -4.0]
     result, _, _ = run(
         LossConfig(pg_loss_type="reinforce", rs_veto_threshold=1e-4),
@@ -162,7 +163,7 @@ def test_the_reference_of_the_samples_is_held_on_to_when_asked_for():
 
 
 def test_another_teacher_is_another_gradient():
-    """What a mean log-ratio in the loss would not give: its gradient does not contain the teacher."""
+    """Plan 35: What a mean log-ratio in the loss would not give: its gradient has no teacher in it."""
     config = LossConfig(opd_kl_coef=0.5)
     _, first, _ = run(config, teacher_log_probs=[-1.5, -1.0, -0.5], advantages=[0.0] * 3)
     _, second, _ = run(config, teacher_log_probs=[-1.5, -2.0, -0.5], advantages=[0.0] * 3)
@@ -214,6 +215,7 @@ def test_no_token_at_all_is_a_loss_of_zero_in_the_graph():
     ],
 )
 def test_loss_and_gradient_do_not_depend_on_the_split_into_micro_batches_or_the_order(config):
+    """Plan 41."""
     rng = np.random.default_rng(0)
     sizes = [3, 1, 4, 2]
     index = np.repeat(np.arange(4), sizes)

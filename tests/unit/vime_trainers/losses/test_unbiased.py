@@ -46,7 +46,7 @@ def test_a_bandits_gradient(estimator: Estimator, factor: Callable[[int], float]
 
 
 def test_one_step_along_it_raises_the_reward() -> None:
-    """Plan 80"""
+    """Plan 80."""
     theta = torch.tensor(expected_gradient(rloo, [1.0, 0.0, 0.0], 2))
     assert torch.softmax(theta, 0)[0].item() == pytest.approx(0.411005, abs=1e-6)
 

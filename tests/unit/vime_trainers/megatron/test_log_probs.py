@@ -69,6 +69,7 @@ def test_entropy_without_gradient_is_the_same_value():
 
 @pytest.mark.parametrize("chunk_size", [1, 3])
 def test_chunks_change_neither_values_nor_gradients(chunk_size):
+    """Plan 55."""
     torch.manual_seed(0)
     hidden, targets = torch.randn(7, 5), [0, 1, 2, 3, 4, 0, 1]
     results = []

@@ -47,7 +47,7 @@ def own(dp: int, cp: int, micro: int) -> torch.Tensor:
 
 
 def test_weights_that_hold_the_denominator_need_no_scaling_at_all() -> None:
-    """As the trainer does it: per-token loss, and gradients that are finalised without a token count."""
+    """Plan 43: As the trainer does it: per-token loss, and gradients finalised without a token count."""
     found = gradients_add_up_to(lambda *p: (own(*p) / TOTAL, torch.tensor(5), {}), per_token=True)
     assert found == pytest.approx(30 / 11)
 
@@ -61,7 +61,7 @@ def test_without_per_token_loss_every_factor_would_have_to_be_taken_out_again() 
 
 
 def test_counts_of_whole_rows_on_each_context_parallel_rank_would_halve_it() -> None:
-    """Guards: 1.363636, and 2.770833 with a mean over each shard's own tokens."""
+    """Plan 43: Guards: 1.363636, and 2.770833 with a mean over each shard's own tokens."""
     raw = gradients_add_up_to(lambda *p: (own(*p), torch.tensor(1), {}), per_token=True)
     assert raw == pytest.approx(30)
     assert raw / sum(map(sum, COUNTS.values())) == pytest.approx(30 / 11)

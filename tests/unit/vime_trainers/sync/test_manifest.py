@@ -19,17 +19,20 @@ def test_nothing_is_not_an_update():
 
 
 def test_a_missing_tensor_is_named():
+    """Plan 75."""
     update = {name: shape for name, shape in SERVED.items() if "layers.1" not in name}
     with pytest.raises(ValueError, match=r"lacks 1 of 3 tensors: layers\.1\.up\.weight"):
         check_manifest(SERVED, update, tied=False)
 
 
 def test_an_unknown_tensor_is_named():
+    """Plan 75."""
     with pytest.raises(ValueError, match=r"1 tensors that the engine does not: layers\.2\.up\.weight"):
         check_manifest(SERVED, SERVED | {"layers.2.up.weight": (6, 4)}, tied=False)
 
 
 def test_another_shape_is_named_with_both():
+    """Plan 75."""
     with pytest.raises(ValueError, match=r"embed\.weight has shape \(4, 8\), the engine serves \(8, 4\)"):
         check_manifest(SERVED, SERVED | {"embed.weight": (4, 8)}, tied=False)
 

@@ -60,6 +60,7 @@ def publisher(*engines: FakeEngine) -> WeightPublisher:
 
 
 async def test_each_engine_sees_the_calls_of_a_sync_in_their_order():
+    """Plan 78."""
     engines = [FakeEngine("http://a"), FakeEngine("http://b")]
     report = await publisher(*engines).publish(INFO, 5, trainer_logprobs=TRAINER)
     expected = [
