@@ -32,3 +32,9 @@ def test_every_test_exists_and_names_its_number() -> None:
             said = re.match(r"Plan ([\d, ]*\d)", docstrings(file)[name])
             assert said, f"{file}::{name}"
             assert number in said[1].split(", "), f"{file}::{name}"
+
+
+def test_every_test_against_a_fault_exists() -> None:
+    named = re.findall(r"`([^`]+)::(test_\w+)`", PAGE.split("## What went wrong elsewhere")[1])
+    assert len(named) > 50
+    assert [f"{file}::{name}" for file, name in named if name not in docstrings(file)] == []
