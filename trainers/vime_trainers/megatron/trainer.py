@@ -15,6 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.distributed_c10d import _world
 
 from vime_agents.errors import ConfigError, NonFiniteError
 from vime_agents.trainer import Batch
@@ -360,7 +361,11 @@ class MegatronTrainer:
 
     def close(self) -> None:
         """Give up the parallel state, and the process group if the trainer made it."""
+        # Megatron only forgets its groups; each would keep its connections and threads.
+        groups = set(parallel_state._global_process_group_list or ())
         parallel_state.destroy_model_parallel()
+        for group in groups & set(_world.pg_map) - {dist.group.WORLD}:
+            dist.destroy_process_group(group)
         if self._owns_process_group:
             dist.destroy_process_group()
 
