@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from dataclasses import replace
@@ -25,6 +26,7 @@ def main() -> None:
             found["small_steps"] = small_steps(model, settings)
         if dist.get_rank() == 0:
             torch.save(found, job["output"])
+        gc.collect()  # the trainers' process groups end, with threads of theirs
     dist.destroy_process_group()
 
 
