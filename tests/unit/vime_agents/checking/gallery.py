@@ -369,6 +369,7 @@ class OneInfo(Sum):
         self.shown: dict[str, Any] = {}
 
     def _info(self) -> Any:
+        self.shown.clear()
         self.shown.update(super()._info(), turn=self.turn)
         return self.shown
 
