@@ -72,8 +72,8 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
     Guarantees: one instance plays one episode at a time; all randomness comes from `self.np_random` or the
     generator passed in; the observation holds only messages that are new since the last action.
 
-    `info` holds `task_id`, `stop_strings` and `max_tokens` for the coming turn where the env sets them, and
-    at the end `stop` and `reward_result`.
+    `info` holds `stop_strings` and `max_tokens` for the coming turn where the env sets them; `task_id` at an
+    episode's start and end; `stop` and `reward_result` at its end.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012

@@ -169,7 +169,7 @@ def _check_exports(config: TrainConfig) -> None:
     except ValueError as error:
         raise ConfigError(f"--save-hf-shard-size: {error}") from error
     if config.save_hf is None:
-        if config.save_hf_interval or config.save_hf_shard_size != "50GB":
+        if config.save_hf_interval or config.save_hf_shard_size != type(config).save_hf_shard_size:
             raise ConfigError("--save-hf-interval, --save-hf-shard-size: need --save-hf")
         return
     try:

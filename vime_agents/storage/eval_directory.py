@@ -8,22 +8,19 @@ report.json      what it came to; complete once it is there
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import yaml
-
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
 from vime_agents.storage.episodes import EpisodeWriter, read_episodes
 from vime_agents.storage.json_lines import drop_torn_line, keep_lines, write_atomically
-from vime_agents.storage.lock import take_lock
 from vime_agents.storage.provenance import provenance
+from vime_agents.storage.resume import check_same_config, take_lock
 
 
 class EvalDirectory:
@@ -49,13 +46,13 @@ class EvalDirectory:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--out: cannot make the folder {path}: {error.strerror}") from error
-        self._lock: int | None = take_lock(path / "eval.lock", "--out")
+        self._lock = take_lock(path / "eval.lock", "--out")
         try:
             self.finished: list[Episode] = self._resume(group_size)
             """Those of earlier starts."""
             self._writer = EpisodeWriter(self._episodes)
         except BaseException:
-            self._unlock()
+            self._lock.close()
             raise
 
     def append(self, episode: Episode) -> None:
@@ -70,7 +67,7 @@ class EvalDirectory:
     def close(self) -> None:
         """Free the folder. Idempotent."""
         self._writer.close()
-        self._unlock()
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -91,22 +88,14 @@ class EvalDirectory:
                 raise ConfigError(f"--out: {self.path} holds episodes of something else; give another folder")
             write_atomically(config_file, self._config.to_yaml())
             return []
-        old = yaml.safe_load(config_file.read_text(encoding="utf-8"))
-        if changed := self._config.changes_from(old):
-            lines = "\n  ".join(changed)
-            raise ConfigError(
-                f"--out: {self.path} holds an evaluation of another config; give another folder, or these "
-                f"settings:\n  {lines}"
-            )
+        check_same_config(config_file, self._config, "--out", "an evaluation")
         write_atomically(config_file, self._config.to_yaml())
         if not self._episodes.exists():
             return []
         drop_torn_line(self._episodes)
-        sizes = Counter(episode.group_id for episode in read_episodes(self._episodes))
-        keep_lines(self._episodes, lambda row: sizes[row["group_id"]] >= group_size)
-        return list(read_episodes(self._episodes))
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        episodes = list(read_episodes(self._episodes))
+        sizes = Counter(episode.group_id for episode in episodes)
+        whole = [episode for episode in episodes if sizes[episode.group_id] >= group_size]
+        if len(whole) < len(episodes):
+            keep_lines(self._episodes, lambda row: sizes[row["group_id"]] >= group_size)
+        return whole

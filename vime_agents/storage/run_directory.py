@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import yaml
 
@@ -39,8 +38,8 @@ from vime_agents.storage.json_lines import (
     sync_path,
     write_atomically,
 )
-from vime_agents.storage.lock import take_lock
 from vime_agents.storage.provenance import provenance
+from vime_agents.storage.resume import check_same_config, take_lock
 
 _UPDATE_FOLDER = re.compile(r"update-(\d{6,})")
 _FIRST_NAMES = frozenset(
@@ -53,9 +52,9 @@ _EPISODE_FILE = re.compile(r"(rollout|eval)-(\d{6,})\.jsonl")
 class RunDirectory:
     """One run's folder, owned by this process until `close`. Make it with `create_or_resume`."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: BinaryIO) -> None:
         self.path = path
-        self._lock: int | None = lock
+        self._lock = lock
         self.checkpoints, self.episodes, self.logs = path / "checkpoints", path / "episodes", path / "logs"
         for folder in (self.checkpoints, self.episodes, self.logs):
             folder.mkdir(exist_ok=True)
@@ -197,9 +196,7 @@ class RunDirectory:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -218,7 +215,7 @@ class RunDirectory:
                 raise ConfigError(
                     f"--resume never: {self.path} holds a run; give another --run-dir, or --resume auto"
                 )
-            _check_same_config(config_path, config)
+            check_same_config(config_path, config, "--run-dir", "a run")
         done = self.checkpointed()
         if resume == "must" and not done:
             raise ConfigError(f"--resume must: {self.path} holds no checkpoint")
@@ -258,16 +255,6 @@ def _check_usable(path: Path) -> None:
     foreign = sorted(held - _FIRST_NAMES)
     if foreign and "config.yaml" not in held:
         raise ConfigError(f"--run-dir: {path} is not empty and not a run's folder: it holds {foreign[0]!r}")
-
-
-def _check_same_config(path: Path, config: TrainConfig) -> None:
-    old = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if changed := config.changes_from(old):
-        lines = "\n  ".join(changed)
-        raise ConfigError(
-            f"--run-dir: {path.parent} belongs to a run with another config; give another --run-dir, or "
-            f"these settings:\n  {lines}"
-        )
 
 
 def _json_value(value: Any) -> Any:

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
-import socket
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.integration.megatron import oracle
+from tests.integration.megatron.ranks import run_ranks
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -95,37 +90,13 @@ class Runs:
         layouts = dict(FAMILIES[family] if num_ranks == 1 else TWO)
         for name in set(ROW_LAYOUTS) & set(layouts) if family == "qwen3" else ():
             layouts[name] = layouts[name] | {"row_losses": True}
-        run_ranks(num_ranks, self.folder(family), output, layouts)
+        run_ranks(num_ranks, "worker.py", [self.folder(family)], output, layouts)
         return output
 
     @functools.cache  # noqa: B019
     def found(self, family: str, name: str) -> dict[str, Any]:
         num_ranks = 2 if name in TWO else 1
         return torch.load(self.started(family, num_ranks) / f"{name}.pt", weights_only=False)
-
-
-def run_ranks(num_ranks: int, model: Path, output: Path, layouts: dict[str, Any]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    command = [sys.executable, str(Path(__file__).with_name("worker.py")), model, output, json.dumps(layouts)]
-    ranks = []
-    for rank in range(num_ranks):
-        env = os.environ | shared | {"RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        with (output / f"rank-{rank}.log").open("w") as log:
-            ranks.append(subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT))
-    try:
-        # A rank that fails leaves the others waiting for it.
-        while any(p.poll() is None for p in ranks) and not any(p.poll() for p in ranks):
-            time.sleep(0.1)
-        codes = [process.poll() for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    logs = "\n".join((output / f"rank-{r}.log").read_text()[-3000:] for r in range(num_ranks))
-    assert codes == [0] * num_ranks, logs
 
 
 @pytest.fixture(scope="module")
