@@ -7,9 +7,9 @@ streams) does not go through docker-py: the connection is opened here and belong
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-import socket
 import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +39,6 @@ HOW_TO = (
     "unix:///run/podman.sock` and DOCKER_HOST=unix:///run/podman.sock), or use another backend "
     "(`SandboxSpec.backend='local'` needs no daemon)."
 )
-A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -79,7 +78,7 @@ class Engine:
         """
         client = await self.connect()
         return await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: _translated(what, lambda: _reached(self.host, function, client))
+            self._threads, lambda: _translated(what, lambda: function(client))
         )
 
     async def stream(self, what: str, path: str, body: Mapping[str, object] | None = None) -> Stream:
@@ -152,9 +151,8 @@ class Engine:
 
     def _open_client(self) -> tuple[APIClient, Mapping[str, Any]]:
         try:
-            import docker
+            import docker.constants
             import docker.errors
-            import docker.utils
         except ImportError as error:
             raise MissingDependencyError("docker", "docker", "the Docker sandbox") from error
         if urlsplit(self.host).scheme not in ("unix", "tcp", "http", "https"):
@@ -162,32 +160,34 @@ class Engine:
                 f"DOCKER_HOST={self.host}: only unix:// and tcp:// addresses work here. For a daemon "
                 "behind SSH, forward its socket: ssh -nNT -L /tmp/docker.sock:/var/run/docker.sock HOST"
             )
-
-        def connect(_: None) -> tuple[APIClient, Mapping[str, Any]]:
-            settings = docker.utils.kwargs_from_env({"DOCKER_HOST": self.host, **self._environment})
-            client = docker.APIClient(
-                version="auto", timeout=int(ANSWER_TIMEOUT_S), max_pool_size=THREADS, **settings
-            )
-            return client, client.info()
-
+        client = None
         try:
-            return _reached(self.host, connect, None)
-        except (docker.errors.DockerException, OSError) as error:
+            version = docker.constants.MINIMUM_DOCKER_API_VERSION
+            with contextlib.closing(self._new_client(version)) as first:
+                version = str(first.version(api_version=False)["ApiVersion"])
+            client = self._new_client(version)
+            return client, client.info()
+        except (docker.errors.DockerException, OSError, KeyError) as error:  # requests' errors are OSErrors
+            if client is not None:
+                client.close()
             raise SandboxUnavailable(f"no Docker daemon at {self.host}: {_short(error)}. {HOW_TO}") from error
+
+    def _new_client(self, version: str) -> APIClient:
+        """One that has not connected. Raises DockerException: docker-py cannot speak the version."""
+        import docker
+        import docker.utils
+
+        from vime_sandboxes.docker_unix import use_closing_sockets
+
+        settings = docker.utils.kwargs_from_env({"DOCKER_HOST": self.host, **self._environment})
+        timeout_s = int(ANSWER_TIMEOUT_S)
+        client = docker.APIClient(version=version, timeout=timeout_s, max_pool_size=THREADS, **settings)
+        use_closing_sockets(client, self.host, timeout_s=timeout_s, max_connections=THREADS)
+        return client
 
 
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS, thread_name_prefix="vime-docker")
-
-
-def _reached(host: str, function: Callable[[A], T], argument: A) -> T:
-    # docker-py leaves a socket that cannot connect to the garbage collector: find out before it does.
-    parts = urlsplit(host)
-    if parts.scheme == "unix":
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(ANSWER_TIMEOUT_S)
-            probe.connect(parts.path)
-    return function(argument)
 
 
 def _translated(what: str, function: Callable[[], T]) -> T:
