@@ -40,6 +40,7 @@ def check_train(config: TrainConfig) -> None:
         _check_supervised(config)
     else:
         _check_groups(config)
+    _check_length_penalty(config)
     _check_steps(config)
     _check_exports(config)
     _check_trainable(config)
@@ -64,6 +65,9 @@ _NOT_SUPERVISED = (
     "use_turn_rewards",
     "turn_gamma",
     "overlong_filter",
+    "overlong_buffer_len",
+    "overlong_max_len",
+    "overlong_penalty_factor",
     "rae_decay",
     "pg_loss_type",
     "old_logprobs",
@@ -325,6 +329,18 @@ def _check_sampling(config: TrainConfig) -> None:
     if config.tool_key is not None and config.loss_type != "sft_loss":
         raise ConfigError(
             "--tool-key: environments announce their own tools; only sft_loss reads it; drop it"
+        )
+
+
+def _check_length_penalty(config: TrainConfig) -> None:
+    buffer, longest = config.overlong_buffer_len, config.overlong_max_len
+    if not buffer:
+        if longest is not None or config.overlong_penalty_factor != 1:
+            raise ConfigError("--overlong-max-len, --overlong-penalty-factor: need --overlong-buffer-len")
+    elif longest is None or buffer > longest:
+        raise ConfigError(
+            f"--overlong-buffer-len {buffer} with --overlong-max-len {longest}: the penalty grows over the "
+            "last tokens of that length; give one that is not below the buffer"
         )
 
 

@@ -293,6 +293,14 @@ class LossOptions:
     """Discount from a turn to the next."""
     overlong_filter: bool = False
     """Episodes that ran into a limit of tokens stay in the baseline and out of the loss."""
+    overlong_buffer_len: NonNegativeInt = 0
+    """Tokens before --overlong-max-len over which a penalty grows from 0 (DAPO). It is added to an episode's
+    reward before that becomes an advantage; 0: none. Reported rewards are without it."""
+    overlong_max_len: PositiveInt | None = None
+    """Tokens that an agent may sample in an episode, over all its turns: where the penalty is
+    --overlong-penalty-factor."""
+    overlong_penalty_factor: PositiveFloat = 1.0
+    """That penalty; beyond it goes on growing."""
     loss_aggregation: Literal[
         "token-mean",
         "seq-mean-token-mean",

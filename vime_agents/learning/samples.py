@@ -13,6 +13,7 @@ Rules
   weights those of the step.
 - Weights are taken over all trajectories that enter the step's loss. Rows whose advantage is 0 everywhere are
   then left out of the batch (they would add nothing), without changing anybody's weight.
+- A length penalty is part of the reward that is learned from, and not of the one that is reported.
 - The overlong filter takes episodes that ran into a limit of tokens out of the loss, numerator and
   denominator alike, and leaves them in the baseline.
 - A row that is too long for the trainer is cut before credit is given, or left out after: `RowLimit`.
@@ -21,8 +22,8 @@ Rules
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,10 +41,14 @@ from vime_agents.learning.credit import (
     group_advantages,
 )
 from vime_agents.learning.row_limit import RowLimit, truncated
+from vime_agents.reward import with_component
 from vime_agents.trainer import Batch, TrainingSample
 
 OVERLONG_STOPS = ("max_tokens", "context_length")
 """Limits of tokens; time-outs and turn limits are not among them: a policy must not learn to loop."""
+
+LENGTH_PENALTY = "length_penalty"
+"""Name of that component of a reward, and of the metric: its mean."""
 
 _BROADCAST = Credit()
 
@@ -67,6 +72,9 @@ class _Tally:
 
     dropped: Counter[str] = field(default_factory=Counter)
     rewards: list[float] = field(default_factory=list)
+    """With the length penalties."""
+    penalties: list[float] = field(default_factory=list)
+    """What each of the rewards has of them."""
     num_groups: int = 0
     group_sizes: Counter[int] = field(default_factory=Counter)
     num_zero_groups: int = 0
@@ -85,6 +93,7 @@ def build_batches(
     batch_scaled: bool = False,
     aggregation: str = "token-mean",
     norm_length: int | None = None,
+    length_penalty: Callable[[int], float] | None = None,
     overlong_filter: bool = False,
     row_limit: RowLimit | None = None,
     temperature: float,
@@ -103,6 +112,7 @@ def build_batches(
         batch_scaled: divide the advantages by the standard deviation of all rewards of the rollout.
         aggregation: see `vime_agents.learning.aggregation`.
         norm_length: of the aggregation seq-mean-token-sum-norm.
+        length_penalty: tokens that an agent sampled in an episode -> what is added to its reward.
         overlong_filter: keep episodes that ran into a limit of tokens out of the loss.
         row_limit: what happens to rows that are too long for the trainer.
         temperature: at which the episodes were sampled.
@@ -116,6 +126,8 @@ def build_batches(
     tally = _Tally()
     rows: list[_Row] = []
     for members in _groups(episodes, tally).values():
+        if length_penalty is not None:
+            members = [(e, _penalised(t, length_penalty)) for e, t in members]
         if row_limit is not None and row_limit.on_excess == "truncate":
             members = _truncated(members, row_limit, tally)
         rows.extend(_advantage_rows(members, estimator, credit, tally))
@@ -236,6 +248,7 @@ def _advantage_rows(
             for index, advantages in enumerate(parts)
         ]
     tally.rewards.extend(t.reward.value for _, t in members if t.reward.value is not None)
+    tally.penalties.extend(t.reward.components.get(LENGTH_PENALTY, 0.0) for _, t in members)
     tally.num_groups += 1
     tally.group_sizes[len(members)] += 1
     tally.num_zero_groups += not any(row.advantages.any() for row in rows)
@@ -267,6 +280,11 @@ def _critic_rows(
         _Row(episode, trajectory, index, segment, advantages[index], values[index][:-1], returns[index])
         for index, segment in enumerate(trajectory.segments)
     ]
+
+
+def _penalised(trajectory: Trajectory, penalty: Callable[[int], float]) -> Trajectory:
+    found = penalty(trajectory.num_sampled_tokens)
+    return replace(trajectory, reward=with_component(trajectory.reward, LENGTH_PENALTY, found))
 
 
 def _without_overlong(rows: Sequence[_Row], tally: _Tally) -> list[_Row]:
@@ -327,10 +345,11 @@ def _metrics(
     trajectories = [t for e in episodes for t in e.trajectories]
     sampled = sum(t.num_sampled_tokens for t in trajectories)
     recorded = sum(int(s.loss_mask.sum()) for t in trajectories for s in t.segments)
+    rewards = np.subtract(tally.rewards, tally.penalties)
     played = {(r.episode.id, r.trajectory.agent) for r in rows}
     metrics = {
-        "reward_mean": float(np.mean(tally.rewards)) if tally.rewards else float("nan"),
-        "reward_std": float(np.std(tally.rewards)) if tally.rewards else float("nan"),
+        "reward_mean": float(np.mean(rewards)) if tally.rewards else float("nan"),
+        "reward_std": float(np.std(rewards)) if tally.rewards else float("nan"),
         "episodes": len(episodes),
         "groups": tally.num_groups,
         "groups_zero_advantage": tally.num_zero_groups,
@@ -348,6 +367,8 @@ def _metrics(
         "tokens_trained": sum(int(s.loss_mask.sum()) for s in samples),
         "tokens_in_rows": sum(len(s) for s in samples),
     }
+    if any(tally.penalties):
+        metrics[LENGTH_PENALTY] = float(np.mean(tally.penalties))
     metrics |= {f"group_size/{size}": count for size, count in sorted(tally.group_sizes.items())}
     metrics |= {f"dropped/{reason}": count for reason, count in sorted(tally.dropped.items())}
     return {name: float(value) for name, value in metrics.items()}

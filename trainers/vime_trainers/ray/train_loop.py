@@ -13,7 +13,8 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +33,7 @@ from vime_agents.learning.advantages import (
     RoleBaselines,
     dr_grpo,
     get_estimator,
+    overlong_penalty,
 )
 from vime_agents.learning.credit import Credit, CriticEstimator
 from vime_agents.learning.group_rewards import add_group_rewards
@@ -251,6 +253,7 @@ class _Loop:
             batch_scaled=config.advantage_estimator in BATCH_SCALED,
             aggregation=config.loss_aggregation,
             norm_length=config.loss_norm_length,
+            length_penalty=length_penalty(config),
             overlong_filter=config.overlong_filter,
             row_limit=row_limit(config),
             temperature=config.rollout_temperature,
@@ -423,6 +426,18 @@ def row_limit(config: TrainConfig) -> RowLimit | None:
     cp_size = config.context_parallel_size
     longest = longest_row(config.max_tokens_per_gpu * cp_size, alignment(cp_size))
     return RowLimit(max_tokens=longest, on_excess=config.oversized_rows)
+
+
+def length_penalty(config: TrainConfig) -> Callable[[int], float] | None:
+    """What `--overlong-buffer-len` adds to a reward, by the tokens that an agent sampled; None: nothing."""
+    if config.overlong_max_len is None:
+        return None
+    return partial(
+        overlong_penalty,
+        max_length=config.overlong_max_len,
+        buffer=config.overlong_buffer_len,
+        factor=config.overlong_penalty_factor,
+    )
 
 
 def _due(update: int, interval: int) -> bool:

@@ -140,6 +140,10 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ({"kl_reference": "ref"}, ["--kl-reference ref", "--kl-coef"]),
         ({"opd_kl_coef": 0.5}, ["--opd-kl-coef 0.5", "--opd-teacher-load None"]),
         ({"opd_teacher_load": "m"}, ["--opd-kl-coef 0", "--opd-teacher-load m"]),
+        ({"overlong_buffer_len": 9}, ["--overlong-buffer-len 9", "--overlong-max-len None"]),
+        ({"overlong_buffer_len": 9, "overlong_max_len": 8}, ["--overlong-max-len 8", "not below the buffer"]),
+        ({"overlong_max_len": 8}, ["need --overlong-buffer-len"]),
+        ({"overlong_penalty_factor": 2.0}, ["need --overlong-buffer-len"]),
     ],
 )
 def test_a_contradiction_names_the_flags_and_their_values(settings, told):

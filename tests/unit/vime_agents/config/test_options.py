@@ -117,6 +117,12 @@ TRAIN_EXAMPLES = {
     "tool_key": ("--tool-key tools --loss-type sft_loss --prompt-data a.jsonl", "tools"),
     "turn_gamma": ("--turn-gamma 0.9 --use-turn-rewards", 0.9),
     "overlong_filter": ("--overlong-filter", True),
+    "overlong_buffer_len": ("--overlong-buffer-len 256 --overlong-max-len 512", 256),
+    "overlong_max_len": ("--overlong-max-len 1024 --overlong-buffer-len 256", 1024),
+    "overlong_penalty_factor": (
+        "--overlong-penalty-factor 0.5 --overlong-max-len 512 --overlong-buffer-len 256",
+        0.5,
+    ),
     "loss_aggregation": ("--loss-aggregation episode-mean", "episode-mean"),
     "loss_norm_length": ("--loss-norm-length 512 --loss-aggregation seq-mean-token-sum-norm", 512),
     "loss_type": ("--loss-type custom_loss --custom-loss-function-path m:f", "custom_loss"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.unit.vime_agents.episodes import make_episode, make_log, with_turn_rewards
 from vime_agents.episode import Episode, Outcome
 from vime_agents.errors import ConfigError, RecordError
-from vime_agents.learning.advantages import Estimator, dr_grpo, grpo, no_baseline, opo
+from vime_agents.learning.advantages import Estimator, dr_grpo, grpo, no_baseline, opo, overlong_penalty
 from vime_agents.learning.credit import Credit
 from vime_agents.learning.samples import OVERLONG_STOPS, build_batch, build_batches
 from vime_agents.token_log import Piece, SampledTokens
@@ -240,6 +241,20 @@ def test_the_overlong_filter_is_in_numerator_and_denominator_and_not_in_the_base
     np.testing.assert_allclose(batch.samples[0].weights[2:], 1 / 9)
     assert batch.metrics["dropped/overlong"] == 1
     assert len(build(episodes, keep_zero_advantage=True).samples) == 4
+
+
+def test_a_length_penalty_is_learned_from_and_not_reported() -> None:
+    """Plan 14. Three and six sampled tokens of at most eight, the last four of which cost up to 1."""
+    penalty = partial(overlong_penalty, max_length=8, buffer=4)
+    episodes = [
+        make_episode("a", "g", 1.0, log=make_log(1), num_turns=1),
+        make_episode("b", "g", 1.0, log=make_log(2), num_turns=2),
+    ]
+    batch = build(episodes, length_penalty=penalty)
+    assert advantages(batch) == {"a": 0.25, "b": -0.25}
+    assert (batch.metrics["reward_mean"], batch.metrics["length_penalty"]) == (1.0, -0.25)
+    assert episodes[1].trajectories[0].reward.value == 1.0
+    assert "length_penalty" not in build(episodes).metrics
 
 
 def test_a_time_out_is_no_way_out_of_the_loss() -> None:
