@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from benchmarks.measure import interleaved, median_ratio, report
 from vime_agents import messages as msg
 from vime_agents.spaces import Messages, Reply
 from vime_agents.threads import MAX_THREADS
+from vime_agents.vector_env import AgentVectorEnv
 
 ARMS = Path(__file__).parent / "authoring_arms"
 CACHE = Path(os.environ.get("VIME_AGENTS_CACHE", Path.home() / ".cache" / "vime-agents"))
@@ -203,20 +205,69 @@ class AsyncAgent(Agent):
         return super().respond(message)
 
 
-def vector_step_us(entry_point: type[gymnasium.Env[Any, Any]], mode: str) -> float:
-    """Wall microseconds of a step of `make_vec`'s env, over the four envs in it."""
-    env_id = f"{entry_point.__name__}-v0"
-    if env_id not in gymnasium.registry:
-        gymnasium.register(env_id, entry_point=entry_point)
-    kwargs = {"shared_memory": False} if mode == "async" else {}
-    envs = gymnasium.make_vec(env_id, num_envs=4, vectorization_mode=mode, vector_kwargs=kwargs)
+class Waiting(vime.ToolEnv):
+    """A tool that waits, as one does that asks a server."""
+
+    max_turns = 1_000_000_000
+
+    def make_task(self, rng: Any) -> dict[str, int]:
+        """Nothing to choose."""
+        return {}
+
+    def prompt(self) -> str:
+        """Short."""
+        return "go"
+
+    @vime.tool
+    async def wait(self) -> str:
+        """Wait."""
+        await asyncio.sleep(WORK_S)
+        return "done"
+
+    def score(self, text: str) -> float:
+        """Never asked for."""
+        return 1.0
+
+
+OWN = "own"
+"""Our vector env; the other modes are Gymnasium's."""
+
+
+def vector_env(entry_point: type[Any], mode: str, num_envs: int) -> Any:
+    """Reset, and ready to step."""
+    if mode == OWN:
+        envs: Any = AgentVectorEnv([entry_point() for _ in range(num_envs)])
+    else:
+        env_id = f"{entry_point.__name__}-v0"
+        if env_id not in gymnasium.registry:
+            gymnasium.register(env_id, entry_point=entry_point)
+        kwargs = {"shared_memory": False} if mode == "async" else {}
+        envs = gymnasium.make_vec(env_id, num_envs, vectorization_mode=mode, vector_kwargs=kwargs)
     envs.reset(seed=0)
+    return envs
+
+
+def vector_step_us(entry_point: type[Any], mode: str) -> float:
+    """Wall microseconds of a step of four envs, over the four."""
+    envs = vector_env(entry_point, mode, 4)
     started = time.perf_counter()
     for _ in range(TURNS // 4):
         envs.step(("ok",) * 4)
     us = (time.perf_counter() - started) / TURNS * 1e6
     envs.close()
     return us
+
+
+def waits_per_step(mode: str) -> float:
+    """Wall time of a step of eight envs that each wait once, in waits."""
+    envs = vector_env(Waiting, mode, 8)
+    call = msg.assistant("", [msg.tool_call("wait", {}, "1")])
+    started = time.perf_counter()
+    for _ in range(20):
+        envs.step((call,) * 8)
+    waits = (time.perf_counter() - started) / 20 / WORK_S
+    envs.close()
+    return waits
 
 
 # ------------------------------------------------------------------------------------- beside other libraries
@@ -282,15 +333,19 @@ def own_measures(repeats: int) -> None:
     """A turn, many envs at once, make_vec."""
     arms: dict[str, Callable[[], float]] = {"ToolEnv turn, less the function (CPU)": turn_overhead_us}
     envs = {"plain Env": PlainText, "AgentEnv": Agent, "AgentEnv, an async hook": AsyncAgent}
-    for mode in ("sync", "async"):
+    for mode in ("sync", "async", OWN):
         for label, env in envs.items():
-            arms[f"make_vec {mode}: {label}"] = lambda env=env, mode=mode: vector_step_us(env, mode)
+            if mode != OWN or env is not PlainText:
+                arms[f"make_vec {mode}: {label}"] = lambda env=env, mode=mode: vector_step_us(env, mode)
     rows = interleaved(arms, 3 * repeats)  # each takes a tenth of a second
-    at_once = interleaved({"1000 envs at once": envs_at_once, "1000 in a pool alone": pool_alone}, repeats)
+    slow = {"1000 envs at once": envs_at_once, "1000 in a pool alone": pool_alone}
+    slow |= {f"8 envs wait, {mode}": partial(waits_per_step, mode) for mode in ("sync", OWN)}
+    at_once = interleaved(slow, repeats)
     middle = {name: statistics.median(values) for name, values in (rows | at_once).items()}
 
     def over_plain(mode: str, label: str = "AgentEnv") -> float:
-        return median_ratio(rows[f"make_vec {mode}: {label}"], rows[f"make_vec {mode}: plain Env"])
+        plain = "sync" if mode == OWN else mode
+        return median_ratio(rows[f"make_vec {mode}: {label}"], rows[f"make_vec {plain}: plain Env"])
 
     report(
         "authoring",
@@ -300,10 +355,14 @@ def own_measures(repeats: int) -> None:
             "turn overhead (target: at most 100)": middle["ToolEnv turn, less the function (CPU)"],
             "1000 sync envs (target: 1.3)": middle["1000 envs at once"],
             "  their work in a pool, alone": middle["1000 in a pool alone"],
-            "make_vec sync (target: 1)": over_plain("sync"),
-            "  with an async hook": over_plain("sync", "AgentEnv, an async hook"),
-            "make_vec async (target: 1)": over_plain("async"),
+            "make_vec (target: 1)": over_plain(OWN),
+            "  with an async hook": over_plain(OWN, "AgentEnv, an async hook"),
+            "  mode sync, of Gymnasium": over_plain("sync"),
+            "  with an async hook, sync": over_plain("sync", "AgentEnv, an async hook"),
+            "  mode async, four processes": over_plain("async"),
             "  with an async hook, async": over_plain("async", "AgentEnv, an async hook"),
+            "8 envs that wait, in waits (ideal: 1)": middle[f"8 envs wait, {OWN}"],
+            "  in mode sync": middle["8 envs wait, sync"],
         },
     )
 

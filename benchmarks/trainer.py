@@ -100,7 +100,9 @@ def main() -> None:
         parser.error("--rows must be a multiple of --rows-per-micro-batch")
     model = options.model or str(ensure_smollm2())
     lengths = ragged_lengths(options.rows, mu=options.log_length, sigma=1.0, longest=options.longest)
-    shared = {"model": model, "lr": 0.0, "max_tokens": 4 * options.longest, "num_rows": options.rows}
+    # No more tokens at a time than the largest padded micro-batch has.
+    most = options.rows_per_micro_batch * max(lengths)
+    shared = {"model": model, "lr": 0.0, "max_tokens": most, "num_rows": options.rows}
     batched = shared | {"rows_per_micro_batch": options.rows_per_micro_batch, "sort": False}
     kinds = {
         OURS: (sys.executable, "megatron", shared),

@@ -22,6 +22,7 @@ ENVS_GROUP = "vime_agents.envs"
 MULTI_AGENT_ENVS_GROUP = "vime_agents.multi_agent_envs"
 """Apart from the others: of these, Gymnasium makes one agent's seat."""
 GAME_SEAT = "vime_agents.policies.game_seat:game_seat"
+VECTOR_ENV = "vime_agents.vector_env"
 SANDBOXES_GROUP = "vime_agents.sandboxes"
 
 # What `pip install` would write as entry points: a checkout that is not installed has no metadata.
@@ -97,7 +98,9 @@ def register_all() -> None:
     for name, (value, kwargs) in (seats | envs).items():
         env_id = f"{NAMESPACE}/{name}"
         if env_id not in gymnasium.registry:
-            gymnasium.register(id=env_id, entry_point=value, kwargs=kwargs)
+            gymnasium.register(
+                id=env_id, entry_point=value, vector_entry_point=f"{VECTOR_ENV}:{name}", kwargs=kwargs
+            )
 
 
 def env_class(env_id: str) -> type:
