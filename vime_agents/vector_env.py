@@ -44,9 +44,9 @@ class AgentVectorEnv(SyncVectorEnv):
         """
         if not envs or not all(isinstance(env, AgentEnv) for env in envs):
             raise ConfigError(f"envs: must be one or more AgentEnvs, got {list(envs)!r:.200}")
+        self._agent_envs = tuple(envs)
         made: list[Callable[[], Any]] = [partial(_given, env) for env in envs]
         super().__init__(made, copy=False, autoreset_mode=autoreset_mode)
-        self._agent_envs = tuple(envs)
         self._waits = any(type(env)._needs_loop for env in envs)
         self._max_episode_steps = max_episode_steps
         self._steps = [0] * self.num_envs
