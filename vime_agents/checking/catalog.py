@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vime_agents.checking import (
+    answer_form,
     blocking,
     determinism,
     interface,
@@ -23,6 +24,7 @@ from vime_agents.checking.kit import CHECKS
 __all__ = [
     "CHECKS",
     "GAME_CHECKS",
+    "answer_form",
     "blocking",
     "determinism",
     "interface",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -118,7 +119,7 @@ def pettingzoo_game(
         env: id of an AEC env (`classic/connect_four-v3`), or a function that makes an AEC or parallel env.
         reward_range: of an agent's whole episode; a forfeit costs its lower end.
         actions: what each action is called; empty: by its number.
-        name: of the class.
+        name: of the class; that of the variable that it is given to, for workers and `vime-agents check`.
 
     Raises:
         ConfigError: agents that come up during play, an action space that is not Discrete, or a wrong number
@@ -142,6 +143,7 @@ def pettingzoo_game(
         sample.close()
     fields = {
         "__doc__": f"{sample}, of PettingZoo.",
+        "__module__": sys._getframe(1).f_globals.get("__name__", __name__),
         "make_env": staticmethod(make_env),
         "possible_agents": agents,
         "reward_range": reward_range,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import zlib
 from collections.abc import Mapping
 from functools import cache
@@ -120,7 +121,7 @@ def reasoning_gym_env(
     Args:
         dataset: in reasoning-gym's registry.
         num_tasks: of each split. A few datasets make all of them at once.
-        name: of the class.
+        name: of the class; that of the variable that it is given to, for workers and `vime-agents check`.
         config: of the dataset, without `seed` and `size`.
 
     Raises:
@@ -136,7 +137,7 @@ def reasoning_gym_env(
         raise ConfigError(f"{dataset} of reasoning-gym refuses {config}: {error}") from error
     fields = {
         "__doc__": f"{dataset}, of reasoning-gym.",
-        "__module__": __name__,
+        "__module__": sys._getframe(1).f_globals.get("__name__", __name__),
         "dataset": dataset,
         "config": config,
         "num_tasks": num_tasks,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,14 +36,17 @@ finally:
 
 _globals = threading.Lock()
 """Held while TextArena runs: its games draw from generators that the whole process shares."""
+MAX_REPLY = 4_000
+"""Characters: some games search a reply in a time that grows with its square, while everything else waits."""
 
 
 class TextArenaGame(MultiAgentEnv):
     """A game that TextArena plays. Made by `textarena_game`.
 
-    An agent reads what TextArena tells it, and what others replied where TextArena passes it on, whole. Moves
-    are written as the game's rules say, mostly in square brackets. How often an illegal one is asked again is
-    TextArena's to decide too; whoever loses by one has the outcome `illegal_move`.
+    An agent reads what TextArena tells it, and what others replied where TextArena passes it on: the last
+    MAX_REPLY characters (metric: `replies_cut`). Moves are written as the game's rules say, mostly in square
+    brackets. How often an illegal one is asked again is TextArena's to decide too; whoever loses by one has
+    the outcome `illegal_move`.
 
     TextArena draws from `random` and `numpy.random`. Here each game has its own state of the two, and the
     process's is put back after each call: the same task is the same game, whatever else is played.
@@ -78,7 +82,7 @@ class TextArenaGame(MultiAgentEnv):
         if isinstance(reply, Outcome):
             return self._abandoned(me, reply)
         with self._own_luck():
-            done, _ = self.game.step(reply["content"])
+            done, _ = self.game.step(self._read(reply["content"]))
             rewards, infos = self.game.close() if done else ({}, {})
         if not done:
             return self._whose_turn()
@@ -97,6 +101,11 @@ class TextArenaGame(MultiAgentEnv):
 
     def _whose_turn(self) -> Next:
         return self.possible_agents[self.game.state.current_player_id]
+
+    def _read(self, text: str) -> str:
+        if len(text) > MAX_REPLY:
+            self.count("replies_cut")
+        return text[-MAX_REPLY:]
 
     def _news(self, me: str) -> str:
         state, player = self.game.state, self._index[me]
@@ -150,7 +159,7 @@ def textarena_game(
         reward_range: of an agent's episode.
         max_turns: all agents' replies together.
         roles: agent -> role; None: all are called `player`.
-        name: of the class.
+        name: of the class; that of the variable that it is given to, for workers and `vime-agents check`.
         kwargs: of the game.
 
     Raises:
@@ -163,7 +172,7 @@ def textarena_game(
     agents = tuple(f"player_{i}" for i in range(num_players))
     fields = {
         "__doc__": f"{env_id}, of TextArena, for {num_players}.",
-        "__module__": __name__,
+        "__module__": sys._getframe(1).f_globals.get("__name__", __name__),
         "env_id": env_id,
         "env_kwargs": kwargs,
         "possible_agents": agents,

@@ -9,7 +9,10 @@ import numpy as np
 from vime_agents.multi_agent.pettingzoo_game import pettingzoo_game
 
 RockPaperScissors = pettingzoo_game(
-    "classic/rps-v2", reward_range=(-15.0, 15.0), actions=("rock", "paper", "scissors")
+    "classic/rps-v2",
+    reward_range=(-15.0, 15.0),
+    actions=("rock", "paper", "scissors"),
+    name="RockPaperScissors",
 )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from vime_agents.errors import IllegalMove
 from vime_agents.multi_agent import Game
+from vime_agents.task import content_id
 
 ITEMS = ("books", "hats", "balls")
 _TOTAL = 10
@@ -20,6 +21,9 @@ _OFFER = re.compile(r"\bOFFER\s+(\d{1,2})\s*books?,?\s*(\d{1,2})\s*hats?,?\s*(\d
 _WORD = re.compile(r"\b(ACCEPT|WALK)\b", re.I)
 _SHOWN = 1000
 """Characters of what one says that the other reads, from the end."""
+
+_EVERY = 5
+"""One deal in so many, by a hash of it, belongs to the test split."""
 
 Share = tuple[int, ...]
 """How many of each of ITEMS."""
@@ -38,14 +42,18 @@ class Negotiation(Game):
     max_turns = num_messages + 2  # one retry each
 
     def make_task(self, rng: np.random.Generator) -> Mapping[str, Any]:
-        """Numbers of things, and what one of each is worth: all are worth 10, and none nothing to both."""
+        """Numbers of things, and what one of each is worth: all are worth 10, and none nothing to both.
+
+        No other split has the same, nor the same with the two changed round.
+        """
         while True:
             counts = [int(n) for n in rng.integers(1, 5, len(ITEMS))]
             worth = [v for v in product(range(_TOTAL + 1), repeat=len(ITEMS)) if value(counts, v) == _TOTAL]
             if len(worth) < 2:
                 continue
             first, second = (worth[i] for i in rng.integers(len(worth), size=2))
-            if all(a or b for a, b in zip(first, second, strict=True)):
+            in_test = int(content_id({"deal": [counts, *sorted((first, second))]}), 16) % _EVERY == 0
+            if in_test == (self.split == "test") and all(map(any, zip(first, second, strict=True))):
                 return {"counts": counts, "worth": {"first": list(first), "second": list(second)}}
 
     def start(self, rng: np.random.Generator) -> str:

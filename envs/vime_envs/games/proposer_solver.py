@@ -16,7 +16,8 @@ from vime_agents.multi_agent import MultiAgentEnv
 from vime_agents.reward import Score
 
 SOLVERS = ("solver_0", "solver_1", "solver_2", "solver_3")
-_THEMES = ("sums", "products", "remainders", "whole division", "brackets", "negative numbers", "many terms")
+_THEMES = ("sums", "products", "whole division", "brackets", "negative numbers")
+_TEST_THEMES = ("remainders", "many terms")
 _OPERATIONS: Mapping[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -53,7 +54,8 @@ class ProposerSolver(MultiAgentEnv):
 
     def make_task(self, rng: np.random.Generator) -> Mapping[str, Any]:
         """What the problem is to be about."""
-        return {"theme": _THEMES[int(rng.integers(len(_THEMES)))]}
+        themes = _TEST_THEMES if self.split == "test" else _THEMES
+        return {"theme": themes[int(rng.integers(len(themes)))]}
 
     def start(self, rng: np.random.Generator) -> str:
         """The proposer begins."""

@@ -26,6 +26,7 @@ CARRIED_OVER = (
     "random-actions",
     "task-ids",
     "task-json",
+    "split-overlap",
     "task-options",
     "global-rng",
     "same-seed",

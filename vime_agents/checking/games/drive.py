@@ -94,7 +94,7 @@ async def play_game(
         trace.error = error
         trace.where = error.where if isinstance(error, Hung) else author.line_of(error)
     trace.counters, trace.outcomes = dict(env.counters), dict(env.outcomes)
-    trace.cut = env.outcome is not None and env.outcome.stop == "max_turns"
+    trace.cut = env.outcome is not None and env.outcome.stop == "max_turns" and env.turn >= env.max_turns
     return trace
 
 

@@ -623,6 +623,26 @@ class LooksForIt(SingleTurn):
 
 
 @exhibit
+class TagsThatNobodyIsToldOf(SingleTurn):
+    FINDS = "answer-form"
+
+    async def score(self, text: str) -> Any:
+        found = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+        return await super().score(found[-1]) if found else 0.0
+
+    def gold(self) -> Any:
+        return f"<answer>{self.task['word'][::-1]}</answer>"
+
+
+@exhibit
+class TagsThatThePromptShows(TagsThatNobodyIsToldOf):
+    FINDS = None
+
+    async def prompt(self) -> Any:
+        return f"{await super().prompt()} Write it between <answer> and </answer>."
+
+
+@exhibit
 class ScoresTheLastMessage(Sum):
     FINDS = "partial-score"
 

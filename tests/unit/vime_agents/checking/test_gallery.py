@@ -100,6 +100,11 @@ async def test_a_good_env_passes_everything() -> None:
     assert others == dict.fromkeys(ids, skipped)
 
 
+async def test_tags_that_the_prompt_shows_are_no_fault() -> None:
+    results = await run("TagsThatThePromptShows", kit.chosen_checks(["answer-form"]))
+    assert {r.state for r in results} == {"passed"}
+
+
 async def test_without_gold_there_is_a_warning_and_nothing_is_left_untried() -> None:
     results = await run("NoGold", [name for name in kit.chosen_checks() if name not in PROCESSES])
     assert {f.severity for r in results for f in r.findings} == {"warning"}

@@ -73,7 +73,14 @@ def test_an_illegal_move_is_asked_again_and_then_loses_by_textarenas_rule() -> N
     env.step({"player_1": "\x00\ud800" + "x" * 10_000})
     assert rewards(env) == {"player_0": 1.0, "player_1": -1.0}
     assert (env.outcomes["player_0"].stop, env.outcomes["player_1"].stop) == ("done", "illegal_move")
-    assert env.counters == {"illegal_moves": 1}
+    assert env.counters == {"illegal_moves": 1, "replies_cut": 1}
+
+
+def test_of_a_long_reply_the_end_is_played() -> None:
+    env = play(TicTacToe, "[0] " + "[" * 5_000 + " so I take [4]")
+    assert env.counters == {"replies_cut": 1}
+    assert env.game.state.game_state["board"][1][1] == "O"
+    assert "[Player 0] [[[[" in env.messages["player_1"][-1]["content"]
 
 
 def test_whoever_cannot_go_on_has_lost_and_the_other_is_not_scored() -> None:

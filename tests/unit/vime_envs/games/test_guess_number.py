@@ -11,6 +11,13 @@ from gymnasium.utils.env_checker import check_env
 from vime_envs.games.guess_number import GuessNumber
 
 
+def test_each_number_is_in_one_split() -> None:
+    sets = {split: GuessNumber(split=split).task_set() for split in ("train", "test")}
+    numbers = {split: [tasks[i].inputs["number"] for i in range(len(tasks))] for split, tasks in sets.items()}
+    assert sorted(numbers["train"] + numbers["test"]) == list(range(1, 101))
+    assert 10 <= len(numbers["test"]) <= 30
+
+
 @pytest.fixture
 def env():
     made = GuessNumber(split="test")
@@ -19,7 +26,7 @@ def env():
 
 
 def test_halving_finds_every_number_in_seven_guesses(env: GuessNumber) -> None:
-    for task in range(40):
+    for task in range(len(env.task_set())):
         env.reset(options={"task": task})
         low, high, done = 1, 100, False
         while not done:

@@ -57,6 +57,16 @@ def test_tasks_are_worth_ten_to_each_and_nothing_is_worthless_to_both() -> None:
         assert all(a + b > 0 for a, b in zip(first, second, strict=True))
 
 
+def test_no_deal_is_in_both_splits_even_with_the_two_changed_round() -> None:
+    deals: dict[str, set[str]] = {}
+    for split in ("train", "test"):
+        tasks = Negotiation(split=split).task_set()
+        inputs = [tasks[index].inputs for index in range(500)]
+        deals[split] = {json.dumps([i["counts"], sorted(i["worth"].values())]) for i in inputs}
+    assert min(map(len, deals.values())) > 200
+    assert not deals["train"] & deals["test"]
+
+
 def test_nobody_is_shown_the_others_values() -> None:
     env = play("OFFER 1 books, 0 hats, 2 balls", "OFFER 0 books, 1 hats, 3 balls", "ACCEPT")
     seen = {agent: json.dumps(env.messages[agent]) for agent in env.possible_agents}

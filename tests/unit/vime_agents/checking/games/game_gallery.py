@@ -59,6 +59,13 @@ class Nim(Game):
         return str(self.sticks % 3 or 1)
 
 
+class ThreeDeals(Nim):
+    FINDS = "split-overlap"
+
+    def make_task(self, rng: Any) -> Mapping[str, Any]:
+        return {"sticks": int(rng.integers(4, 7)), "seed": 1}
+
+
 class TurnOfTheDead(Nim):
     """Whoever takes the third last stick leaves, and is still asked."""
 

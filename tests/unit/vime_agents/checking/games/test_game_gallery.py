@@ -72,6 +72,14 @@ def test_nearly_every_check_has_a_game_that_it_catches() -> None:
     assert all(GAME_CHECKS[name].promise == CHECKS[name].promise for name in elsewhere)
 
 
+async def test_a_game_that_its_own_rules_cut_is_not_cut_by_max_turns_and_its_class_is_found_by_workers() -> (
+    None
+):
+    session = open_session("vime_envs.games.classic:RockPaperScissors", scale=SCALE)
+    states = {i: (await session.run(i)).state for i in kit.chosen_checks(["ends", "spec"], session.checks)}
+    assert (states["ends"], states["spec"]) == ("passed", "passed"), states
+
+
 def test_a_session_is_of_the_kind_of_its_env() -> None:
     assert isinstance(open_session("KuhnPoker-v0"), GameSession)
     assert not isinstance(open_session("GuessNumber-v0"), GameSession)
