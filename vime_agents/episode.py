@@ -231,6 +231,8 @@ class Trajectory:
     """How it ended for this agent, in an env of several; None: as the episode."""
     frozen: bool = False
     """Played by a policy that is not trained: part of the record, never of a baseline or a loss."""
+    policy_of: str = ""
+    """Agent to whom its policy was given, when seats rotate and that is another one."""
     peers: str = ""
     """Role whose agents it is compared with, inside this episode; empty: it is compared with the same agent
     in the other episodes of the group."""
@@ -239,6 +241,11 @@ class Trajectory:
         trained = sum(int(s.loss_mask.sum()) for s in self.segments)
         if trained > self.num_sampled_tokens:
             raise RecordError(f"{trained} trainable tokens but {self.num_sampled_tokens} sampled")
+
+    @property
+    def cast_as(self) -> str:
+        """The agent to whom its policy was given: itself, unless seats rotate."""
+        return self.policy_of or self.agent
 
     @property
     def num_sampled_tokens(self) -> int:

@@ -15,6 +15,7 @@ from vime_agents.cli.progress import EvalProgress
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.episode import Episode
 from vime_agents.evaluation.evaluate import cast_of, evaluate
+from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
@@ -57,7 +58,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
         earlier = [] if folder is None else folder.finished
         # The server of a vllm: model starts before the bar appears: its start has a log of its own.
         async with open_agents(config) as agents, open_policy(config) as policy:
-            _, opponents = cast_of(config.env, policy, agents)
+            _, opponents = cast_of(config.env, policy, agents, rotate_seats=config.rotate_seats)
             progress = stack.enter_context(
                 EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr, opponents)
             )
@@ -74,6 +75,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 config.env,
                 policy,
                 agents=agents,
+                rotate_seats=config.rotate_seats,
                 num_tasks=config.num_tasks,
                 samples_per_task=config.samples_per_task,
                 split=config.split,
@@ -123,5 +125,23 @@ def format_report(report: EvalReport) -> str:
     for name, agent in report.agents.items():
         stops = ", ".join(f"{count} {stop}" for stop, count in agent.stops.items())
         lines.append(f"  agent     {name}: {agent.mean:.4f} played by {agent.policy} ({stops})")
+    lines += _against(report)
     lines += [f"  error     {kind}: {text[:300]}" for kind, text in report.error_examples.items()]
     return "\n".join(lines)
+
+
+def _against(report: EvalReport) -> list[str]:
+    """A line for each opponent, the strongest first."""
+    lines: list[str] = []
+    ranked = sorted(report.opponents.items(), key=lambda item: item[1].ahead.elo if item[1].ahead else 0.0)
+    for name, other in ranked:
+        games = f"{other.n} episodes, {other.won} won, {other.drawn} drawn, {other.lost} lost"
+        line = f"  against   {name}: {games}, reward {other.mean:.4f}"
+        lines.append(line + (f", ahead by {_elo(other.ahead)}" if other.ahead else ""))
+    if report.first_seat is not None:
+        lines.append(f"  seats     the first is worth {_elo(report.first_seat)}")
+    return lines
+
+
+def _elo(elo: Elo) -> str:
+    return f"{elo.elo:+z.0f} Elo ({elo.low:+z.0f} to {elo.high:+z.0f})"

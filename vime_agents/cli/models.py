@@ -9,7 +9,15 @@ from pathlib import Path
 from vime_agents import registry
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.config.play import PlayConfig
-from vime_agents.policies.named import NOBODY, Present, named_agents, named_policy
+from vime_agents.policies.named import (
+    NOBODY,
+    Present,
+    named_agents,
+    named_policy,
+    player_of,
+    pool_members,
+)
+from vime_agents.policies.pool import Player
 from vime_agents.policy import Policy
 
 
@@ -23,13 +31,13 @@ async def open_policy(config: EvalConfig | PlayConfig, present: Present = NOBODY
     """
     kind, _, rest = config.model.partition(":")
     if kind == "vllm" and rest:
-        async with _served(config, Path(rest)) as policy:
+        async with _served(config, Path(rest), "vllm.log") as policy:
             yield policy
         return
     if config.model in present:
         yield present[config.model]
         return
-    policy = named_policy("--model", config.model, present)
+    policy = named_policy("--model", config.model, present, serves=True)
     try:
         yield policy
     finally:
@@ -39,25 +47,38 @@ async def open_policy(config: EvalConfig | PlayConfig, present: Present = NOBODY
 @contextlib.asynccontextmanager
 async def open_agents(
     config: EvalConfig | PlayConfig, present: Present = NOBODY
-) -> AsyncIterator[dict[str, Policy]]:
-    """Agent or role -> the policy that `--agents` names; closed at the end.
+) -> AsyncIterator[dict[str, Player]]:
+    """Agent or role -> the policy or the pool that `--agents` names; closed at the end, with their servers.
 
     Raises:
-        ConfigError: not AGENT=MODEL, an agent twice, or a model that needs a server to be started.
+        ConfigError: not AGENT=MODEL, an agent twice, or no model.
+        ServingError: the server of a vllm: model did not start.
     """
-    policies: dict[str, Policy] = {}
+    models = {agent: pool_members(agent, text) for agent, text in named_agents(config.agents).items()}
+    opened: dict[str, Policy] = {}
+    folders: list[str] = []
     async with contextlib.AsyncExitStack() as stack:
-        for agent, model in named_agents(config.agents).items():
+        for model in dict.fromkeys(name for names in models.values() for name in names):
+            kind, _, rest = model.partition(":")
             if model in present:
-                policies[agent] = present[model]
-                continue
-            policies[agent] = named_policy("--agents", model, present)
-            stack.push_async_callback(policies[agent].aclose)
-        yield policies
+                opened[model] = present[model]
+            elif kind == "vllm" and rest:
+                folders.append(rest)
+            else:
+                opened[model] = named_policy("--agents", model, present, serves=True)
+                stack.push_async_callback(opened[model].aclose)
+        # What is wrong with the others must not cost the start of a server.
+        for number, folder in enumerate(folders):
+            served = _served(config, Path(folder), f"vllm-agents-{number}.log")
+            opened[f"vllm:{folder}"] = await stack.enter_async_context(served)
+        yield {
+            agent: player_of(agent, {name: opened[name] for name in names}, config.seed)
+            for agent, names in models.items()
+        }
 
 
 @contextlib.asynccontextmanager
-async def _served(config: EvalConfig | PlayConfig, folder: Path) -> AsyncIterator[Policy]:
+async def _served(config: EvalConfig | PlayConfig, folder: Path, log: str) -> AsyncIterator[Policy]:
     # Only this kind of model needs a tokenizer and a server.
     from vime_agents.policies.tokens import TokenPolicy
     from vime_agents.rendering.load import make_renderer
@@ -72,7 +93,7 @@ async def _served(config: EvalConfig | PlayConfig, folder: Path) -> AsyncIterato
             max_model_len=config.max_context_len,
             seed=config.seed,
             extra_args=config.vllm_argv,
-            log_path=Path(config.out) / "vllm.log" if isinstance(config, EvalConfig) and config.out else None,
+            log_path=Path(config.out) / log if isinstance(config, EvalConfig) and config.out else None,
         )
     )
     async with server:

@@ -120,7 +120,7 @@ def _request(config: PlayConfig, make_env: Callable[[], AnyEnv]) -> EpisodeReque
                 f"--task: no task {config.task!r} in {tasks.name} ({config.split}); give an id, or an index "
                 f"from 0 to {len(tasks) - 1}"
             )
-        return eval_request(tasks[index], index, 0, config.seed)
+        return eval_request(tasks[index], index, 0, config.seed, lot=index)
     finally:
         env.close()
 

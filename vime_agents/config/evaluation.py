@@ -30,7 +30,11 @@ class WhatOptions:
     """scripted:gold, scripted:wrong, scripted:garbage, scripted:random; http://HOST:PORT/v1#NAME, a server
     that speaks OpenAI's chat API; or vllm:FOLDER, a Hugging Face folder to serve here."""
     agents: str = ""
-    """Who else plays a game, as AGENT=MODEL,...; an agent's name or a role. The rest are --model's."""
+    """Who else plays a game, as AGENT=MODEL,...; an agent's name or a role, and a model as of --model. The
+    rest are --model's. AGENT='MODEL|MODEL|...' is a pool of opponents, who play equally often."""
+    rotate_seats: bool = False
+    """--model and --agents change seats from episode to episode, among agents of one role or of none; the
+    report then tells strength, in Elo, from what the first seat is worth."""
     num_tasks: PositiveInt = 100
     """Tasks, from the start of the split."""
     samples_per_task: PositiveInt = 1
@@ -118,16 +122,17 @@ class EvalConfig(Options, WhatOptions, SamplingOptions, RunnerOptions, ReportOpt
 
     def check(self) -> None:
         """Raises ConfigError where settings contradict each other."""
-        check_vllm_has_a_server(self.model, self.vllm)
-        if self.samples_per_task > 1 and self.temperature == 0 and not self.model.startswith("scripted:"):
+        check_vllm_has_a_server(self.model, self.agents, self.vllm)
+        same = not (self.rotate_seats or "|" in self.agents or self.model.startswith("scripted:"))
+        if self.samples_per_task > 1 and self.temperature == 0 and same:
             raise ConfigError(
                 f"--samples-per-task {self.samples_per_task}: greedy episodes of a task are all the same; "
                 "give --temperature, for example 1.0"
             )
 
 
-def check_vllm_has_a_server(model: str, vllm: Mapping[str, Value]) -> None:
+def check_vllm_has_a_server(model: str, agents: str, vllm: Mapping[str, Value]) -> None:
     """Raises ConfigError where there are flags of vLLM's, but nothing starts it."""
-    if vllm and not model.startswith("vllm:"):
+    if vllm and not model.startswith("vllm:") and "vllm:" not in agents:
         first = next(iter(vllm))
-        raise ConfigError(f"--vllm-{first}: only --model vllm:FOLDER starts vLLM, got {model!r}")
+        raise ConfigError(f"--vllm-{first}: only a model vllm:FOLDER starts vLLM, got {model!r}")

@@ -24,7 +24,8 @@ class WhoOptions:
     """person, you; or who is watched, as `vime-agents eval` takes it: scripted:gold, http://HOST:PORT/v1#NAME,
     vllm:FOLDER, ..."""
     agents: str = ""
-    """Who else plays a game, as AGENT=MODEL,...; an agent's name or a role. The rest are --model's."""
+    """Who else plays a game, as AGENT=MODEL,...; an agent's name or a role. The rest are --model's. Whom a
+    pool, AGENT='MODEL|MODEL|...', sends is decided by the task."""
     task: str = "0"
     """Index of the task in the split, or its id."""
     split: str = "test"
@@ -53,4 +54,4 @@ class PlayConfig(Options, WhoOptions, SamplingOptions):
 
     def check(self) -> None:
         """Raises ConfigError where settings contradict each other."""
-        check_vllm_has_a_server(self.model, self.vllm)
+        check_vllm_has_a_server(self.model, self.agents, self.vllm)

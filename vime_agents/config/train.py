@@ -60,7 +60,11 @@ class TaskOptions:
     agents: str = ""
     """Who plays a game with the policy that is trained, as AGENT=MODEL,...; an agent's name or a role, and
     scripted:random, scripted:gold or http://HOST:PORT/v1#NAME. These are frozen: they are in no loss. All
-    other agents are the policy's, which learns from each of them: without this flag, self-play."""
+    other agents are the policy's, which learns from each of them: without this flag, self-play.
+    AGENT='MODEL|MODEL|...' is a pool: each group meets one of them, all equally often."""
+    rotate_seats: bool = False
+    """The policy and those of --agents change seats from group to group, among agents of one role or of
+    none."""
     prompt_data: str | None = None
     """Tasks instead of the environment's own: a .jsonl, .csv, .tsv or .parquet file, or a folder of them;
     `path@[a:b]` is a slice. The environment sees each row as its task. With --loss-type sft_loss: the

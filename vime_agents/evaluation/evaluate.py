@@ -18,6 +18,9 @@ from vime_agents.evaluation.report import EvalReport, Tally
 from vime_agents.learning.group_rewards import GroupRewarder
 from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
+from vime_agents.multi_agent.seats import alike
+from vime_agents.policies.cast import Cast
+from vime_agents.policies.pool import Player
 from vime_agents.policy import Policy, Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodeRequest
@@ -33,7 +36,8 @@ async def evaluate(
     env_id: str,
     policy: Policy,
     *,
-    agents: Mapping[str, Policy] | None = None,
+    agents: Mapping[str, Player] | None = None,
+    rotate_seats: bool = False,
     num_tasks: int,
     samples_per_task: int = 1,
     split: str = "test",
@@ -53,7 +57,9 @@ async def evaluate(
     Args:
         env_id: id or `module:Class` of an AgentEnv or a MultiAgentEnv.
         policy: who plays; stays open. Of several agents: all that `agents` does not name.
-        agents: who else plays, by agent or role; their rewards are in the report, but not in its mean.
+        agents: who else plays, by agent or role; their rewards are in the report, but not in its mean. Of a
+            pool, each of its members plays as often as the others.
+        rotate_seats: agents of one role, or of none, change seats from episode to episode.
         num_tasks: tasks to play; all when the split has fewer.
         samples_per_task: episodes of each task.
         split: split of the tasks.
@@ -76,7 +82,7 @@ async def evaluate(
             other tasks.
     """
     make_env = env_maker(env_id, split=split, seed=seed)
-    players, opponents = cast_of(env_id, policy, agents or {})
+    players, opponents = cast_of(env_id, policy, agents or {}, rotate_seats=rotate_seats)
     chosen = first_tasks(make_env, num_tasks) if tasks is None else list(tasks[:num_tasks])
     if not chosen:
         raise ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
@@ -135,27 +141,35 @@ def _without(requests: Sequence[EpisodeRequest], finished: Sequence[Episode]) ->
 
 
 def cast_of(
-    env_id: str, policy: Policy, agents: Mapping[str, Policy]
-) -> tuple[Policy | Mapping[str, Policy], frozenset[str]]:
-    """(who plays, as the Runner takes it; the agents that others than `policy` play).
+    env_id: str, policy: Policy, agents: Mapping[str, Player], *, rotate_seats: bool = False
+) -> tuple[Policy | Cast, frozenset[str]]:
+    """(who plays, as the Runner takes it; the agents that are given to others than `policy`).
 
     Raises:
         UnknownIdError: no such agent or role.
-        ConfigError: `agents` of an env that has one, or nobody is left for `policy`.
+        ConfigError: `agents` of an env that has one, nobody is left for `policy`, or nobody can change seats.
     """
     if not agents:
+        if rotate_seats:
+            raise ConfigError(
+                "rotating seats: one policy plays them all; assign some of the agents to others"
+            )
         return policy, frozenset()
     cls = registry.env_class(env_id)
     if not issubclass(cls, MultiAgentEnv):
         raise ConfigError(f"env {env_id!r} has one agent: there are no others to assign")
-    policies = {ANYBODY: policy, **agents}
+    policies: dict[str, Player] = {ANYBODY: policy, **agents}
     assigned = assign(cls.possible_agents, cls.roles, policies)
     own = {agent for agent in assigned if agent not in agents and cls.roles.get(agent) not in agents}
     if not own:
         raise ConfigError(
             f"all agents of {env_id!r} are assigned to others: nobody is left to evaluate or train"
         )
-    return policies, frozenset(assigned) - own
+    if rotate_seats and not any(0 < len(own & {*g}) < len(g) for g in alike(cls.possible_agents, cls.roles)):
+        raise ConfigError(
+            f"rotating seats: no agent of {env_id!r} that others play has the role of one that they do not"
+        )
+    return Cast(policies, rotate_seats), frozenset(assigned) - own
 
 
 def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AnyEnv]:
@@ -191,14 +205,15 @@ def eval_requests(tasks: Sequence[Task], samples_per_task: int, seed: int) -> It
     """One request for each sample of each task."""
     for index, task in enumerate(tasks):
         for sample in range(samples_per_task):
-            yield eval_request(task, index, sample, seed)
+            yield eval_request(task, index, sample, seed, lot=index * samples_per_task + sample)
 
 
-def eval_request(task: Task, index: int, sample: int, seed: int) -> EpisodeRequest:
+def eval_request(task: Task, index: int, sample: int, seed: int, *, lot: int | None = None) -> EpisodeRequest:
     """The request for one sample of a task; its seed is a pure function of (seed, index, sample)."""
     return EpisodeRequest(
         task=task,
         group_id=task.id,
         episode_id=f"eval-{index}-{sample}",
         seed=int(np.random.SeedSequence([seed, index, sample]).generate_state(1)[0]),
+        lot=lot,
     )

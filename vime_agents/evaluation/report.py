@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from vime_agents.episode import Episode, Trajectory
+from vime_agents.evaluation.opponents import OpponentReport, OpponentTally
+from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.statistics import mean_interval, mean_pass_at_k
 
 
@@ -20,6 +22,7 @@ class AgentReport:
     """What one agent of an env of several came to, whoever played it."""
 
     policy: str
+    """Who played it; several when opponents come from a pool or seats rotate."""
     mean: float
     """Mean reward of the episodes in which it has one; NaN when none has."""
     ci_low: float
@@ -74,6 +77,10 @@ class EvalReport:
     duration_s: float
     agents: Mapping[str, AgentReport] = field(default_factory=dict)
     """Each agent of an env of several; empty for an env of one."""
+    opponents: Mapping[str, OpponentReport] = field(default_factory=dict)
+    """By the name of who else played; empty without others."""
+    first_seat: Elo | None = None
+    """What the first seat of a game of two is worth; None unless seats rotate."""
 
     @property
     def infrastructure_error_rate(self) -> float:
@@ -82,8 +89,7 @@ class EvalReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable; NaN becomes None."""
-        plain = _without_nan(dataclasses.asdict(self))
-        return plain | {"agents": {name: _without_nan(agent) for name, agent in plain["agents"].items()}}
+        return _without_nan(dataclasses.asdict(self))
 
 
 @dataclass(slots=True)
@@ -91,7 +97,7 @@ class Tally:
     """Counts episodes as they finish; holds none of them."""
 
     opponents: Collection[str] = ()
-    """Agents whose rewards do not count: others than the evaluated policy play them."""
+    """Agents whose rewards do not count: they were given to others than the evaluated policy."""
     rewards: list[float] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
     """[len(rewards)] the task of each reward."""
@@ -99,12 +105,16 @@ class Tally:
     max_rewards: int = 1
     """Most rewards that one episode has: more than 1 when the policy plays against itself."""
     agents: dict[str, _AgentTally] = field(default_factory=dict)
+    against: OpponentTally = field(init=False)
     statuses: Counter[str] = field(default_factory=Counter)
     stops: Counter[str] = field(default_factory=Counter)
     error_examples: dict[str, str] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     turns: int = 0
     sampled_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.against = OpponentTally(self.opponents)
 
     @property
     def n(self) -> int:
@@ -128,7 +138,7 @@ class Tally:
         self.stops[episode.outcome.stop] += 1
         if episode.outcome.cause is not None:
             self.error_examples.setdefault(episode.outcome.cause, episode.outcome.detail)
-        counted = [t for t in episode.trajectories if t.agent not in self.opponents]
+        counted = [t for t in episode.trajectories if t.cast_as not in self.opponents]
         rewards = [t.reward.value for t in counted if t.reward.value is not None]
         self.rewards.extend(rewards)
         self.tasks.extend([episode.task_id] * len(rewards))
@@ -136,9 +146,8 @@ class Tally:
         self.max_rewards = max(self.max_rewards, len(counted))
         if len(episode.trajectories) > 1:
             for trajectory in episode.trajectories:
-                self.agents.setdefault(trajectory.agent, _AgentTally(trajectory.policy)).add(
-                    episode, trajectory
-                )
+                self.agents.setdefault(trajectory.agent, _AgentTally()).add(episode, trajectory)
+        self.against.add(episode)
         self.counters.update(episode.metrics)
         self.turns += sum(len(t.turns) for t in episode.trajectories)
         self.sampled_tokens += sum(t.num_sampled_tokens for t in episode.trajectories)
@@ -159,6 +168,7 @@ class Tally:
         # Of the agents of one episode, none is another try at the task.
         most = samples_per_task if self.max_rewards == 1 else 0
         ks = sorted({most, *(2**i for i in range(most.bit_length()))} - {0})
+        opponents, first_seat = self.against.report()
         passes = {k: mean_pass_at_k(self.rewards, self.tasks, k) for k in ks}
         return EvalReport(
             env_id=env_id,
@@ -185,12 +195,14 @@ class Tally:
             metrics={name: total / self.n for name, total in sorted(self.counters.items())},
             duration_s=duration_s,
             agents={name: tally.report() for name, tally in self.agents.items()},
+            opponents=opponents,
+            first_seat=first_seat,
         )
 
 
 @dataclass(slots=True)
 class _AgentTally:
-    policy: str
+    policies: set[str] = field(default_factory=set)
     rewards: list[float] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
     stops: Counter[str] = field(default_factory=Counter)
@@ -198,6 +210,7 @@ class _AgentTally:
     def add(self, episode: Episode, trajectory: Trajectory) -> None:
         outcome = trajectory.outcome or episode.outcome
         self.stops[outcome.stop] += 1
+        self.policies.add(trajectory.policy)
         if trajectory.reward.value is not None:
             self.rewards.append(trajectory.reward.value)
             self.tasks.append(episode.task_id)
@@ -205,7 +218,7 @@ class _AgentTally:
     def report(self) -> AgentReport:
         interval = mean_interval(self.rewards, self.tasks)
         return AgentReport(
-            policy=self.policy,
+            policy="|".join(sorted(self.policies)),
             mean=interval.mean,
             ci_low=interval.low,
             ci_high=interval.high,
@@ -214,5 +227,7 @@ class _AgentTally:
         )
 
 
-def _without_nan(fields: dict[str, Any]) -> dict[str, Any]:
-    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in fields.items()}
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from vime_agents.errors import ConfigError, UnknownIdError
-from vime_agents.policy import Policy
+
+T = TypeVar("T")
 
 ANYBODY = "*"
 """Key of the policy that plays every agent without one of its own."""
 
 
-def assign(
-    agents: Sequence[str], roles: Mapping[str, str], policies: Policy | Mapping[str, Policy]
-) -> dict[str, Policy]:
+def assign(agents: Sequence[str], roles: Mapping[str, str], policies: T | Mapping[str, T]) -> dict[str, T]:
     """Agent -> its policy: by the agent's name, else by its role, else by `ANYBODY`.
 
     Args:
@@ -30,7 +30,7 @@ def assign(
     for key in policies:
         if key not in names and key != ANYBODY:
             raise UnknownIdError("agent or role", key, names)
-    found: dict[str, Policy] = {}
+    found: dict[str, T] = {}
     for agent in agents:
         key = next((k for k in (agent, roles.get(agent), ANYBODY) if k in policies), None)
         if key is None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from vime_agents.errors import ConfigError
 from vime_agents.policies.openai_chat import OpenAIChatPolicy
+from vime_agents.policies.pool import Player, PolicyPool
 from vime_agents.policies.scripted import SCRIPTS, ScriptedPolicy
 from vime_agents.policy import Policy
 
@@ -19,8 +20,11 @@ Present = Mapping[str, Policy]
 NOBODY: Present = MappingProxyType({})
 
 
-def named_policy(flag: str, model: str, present: Present = NOBODY) -> Policy:
-    """The policy that a text names. Raises ConfigError: none, with what `flag` can be."""
+def named_policy(flag: str, model: str, present: Present = NOBODY, *, serves: bool = False) -> Policy:
+    """The policy that a text names. Raises ConfigError: none, with what `flag` can be.
+
+    `serves`: whether the command starts a server for a `vllm:FOLDER`, which is no model of this function's.
+    """
     kind, _, rest = model.partition(":")
     if kind == "scripted" and rest in SCRIPTS:
         return ScriptedPolicy(rest)
@@ -32,7 +36,7 @@ def named_policy(flag: str, model: str, present: Present = NOBODY) -> Policy:
             raise ConfigError(f"{flag}: {model!r} does not say which model of the server: write {url}#NAME")
         return OpenAIChatPolicy(url, name, os.environ.get(API_KEY_VARIABLE))
     scripts = ", ".join([*present, *(f"scripted:{s}" for s in SCRIPTS)])
-    served = " or vllm:FOLDER" if flag == "--model" else ""
+    served = " or vllm:FOLDER" if serves else ""
     raise ConfigError(f"{flag}: must be {scripts}, http://HOST:PORT/v1#NAME{served}, got {model!r}")
 
 
@@ -49,6 +53,32 @@ def named_agents(text: str) -> dict[str, str]:
     return models
 
 
-def agent_policies(text: str) -> dict[str, Policy]:
-    """`--agents` -> agent or role -> policy, for whoever closes them. Raises ConfigError."""
-    return {agent: named_policy("--agents", model) for agent, model in named_agents(text).items()}
+def pool_members(agent: str, model: str) -> list[str]:
+    """`MODEL|MODEL|...` -> models; one alone is no pool. Raises ConfigError: none, or one of them twice."""
+    models = [part.strip() for part in model.split("|")]
+    if "" in models or len(set(models)) < len(models):
+        raise ConfigError(f"--agents: {agent} must be MODEL|MODEL|..., each once, got {model!r}")
+    return models
+
+
+def player_of(agent: str, policies: Mapping[str, Policy], seed: int) -> Player:
+    """Who plays `agent`: the only one of the policies, by the text that names it, or all of them in turn."""
+    members = list(policies.values())
+    if len(members) == 1:
+        return members[0]
+    if len({member.name for member in members}) < len(members):
+        for text, member in policies.items():  # such as a model that two servers have
+            member.name = text
+    return PolicyPool(members, seed=f"{seed}/{agent}")
+
+
+def agent_policies(text: str, seed: int = 0) -> dict[str, Player]:
+    """`--agents` -> agent or role -> policy or pool, for whoever closes them; `seed`: of the draw.
+
+    Raises ConfigError.
+    """
+    players: dict[str, Player] = {}
+    for agent, model in named_agents(text).items():
+        members = {name: named_policy("--agents", name) for name in pool_members(agent, model)}
+        players[agent] = player_of(agent, members, seed)
+    return players

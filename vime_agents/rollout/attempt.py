@@ -30,6 +30,9 @@ class EpisodeRequest:
     episode_id: str
     seed: int
     """Seeds the env and, turn by turn, the sampling."""
+    lot: int | None = None
+    """Decides whom a pool of opponents sends, and who sits where when seats rotate; None: the seed does.
+    Episodes that a trainer compares with each other have the same."""
 
 
 class Truncate(Exception):

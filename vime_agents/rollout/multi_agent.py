@@ -10,9 +10,11 @@ from typing import Any
 from vime_agents.episode import Outcome, RewardResult, RewardStatus, Trajectory
 from vime_agents.errors import ContractError, ModelError
 from vime_agents.messages import Message
-from vime_agents.multi_agent.assign import assign
+from vime_agents.multi_agent.assign import ANYBODY
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.multi_agent.seat_view import SeatView
+from vime_agents.policies.cast import Cast
+from vime_agents.policies.pool import Player
 from vime_agents.policy import ContextLengthExceeded, Policy
 from vime_agents.rollout.attempt import Attempt, EpisodeRequest, Truncate
 from vime_agents.rollout.seat import Seat
@@ -29,17 +31,19 @@ class MultiAgentPlay(Attempt):
         self,
         request: EpisodeRequest,
         env: MultiAgentEnv,
-        policies: Policy | Mapping[str, Policy],
+        policies: Policy | Mapping[str, Player] | Cast,
         **kwargs: Any,
     ) -> None:
-        """`policies`: as `assign` takes them; `kwargs`: as `Attempt` takes them."""
+        """`policies`: one for everybody, by agent, role or `*`, or a `Cast`; `kwargs`: as of `Attempt`."""
         super().__init__(request, env, **kwargs)
         self.infos: Mapping[str, Mapping[str, Any]] = {}
         base = f"{request.episode_id}-a{self.attempt}"
+        lot = request.seed if request.lot is None else request.lot
+        cast = as_cast(policies).of_episode(env.possible_agents, env.roles, lot)
         self.seats = {
-            agent: Seat(agent, policy, episode_id=f"{base}-{agent}")
-            for agent, policy in assign(env.possible_agents, env.roles, policies).items()
+            agent: Seat(agent, policy, episode_id=f"{base}-{agent}") for agent, (policy, _) in cast.items()
         }
+        self._policy_of = {agent: of for agent, (_, of) in cast.items() if of != agent}
         # Held here: policies refer to them weakly.
         self._views = {agent: SeatView(env, agent) for agent in self.seats}
         self._replies: dict[str, Message | Outcome] = {}
@@ -135,6 +139,7 @@ class MultiAgentPlay(Attempt):
                 done=self.done,
                 outcome=self._outcomes.get(agent),
                 frozen=is_frozen(seat.policy),
+                policy_of=self._policy_of.get(agent, ""),
                 peers=self._peers(agent),
             )
             for agent, seat in self.seats.items()
@@ -143,6 +148,13 @@ class MultiAgentPlay(Attempt):
     def _peers(self, agent: str) -> str:
         role = self.env.roles.get(agent, "")
         return role if role in self.env.compared_in_episode else ""
+
+
+def as_cast(policies: Policy | Mapping[str, Player] | Cast) -> Cast:
+    """One policy for everybody, or policies by agent, as a `Cast`."""
+    if isinstance(policies, Cast):
+        return policies
+    return Cast(policies if isinstance(policies, Mapping) else {ANYBODY: policies})
 
 
 def is_frozen(policy: Policy) -> bool:

@@ -14,6 +14,8 @@ from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode, Outcome
 from vime_agents.errors import ConfigError
 from vime_agents.multi_agent.env import MultiAgentEnv
+from vime_agents.policies.cast import Cast
+from vime_agents.policies.pool import Player
 from vime_agents.policy import Policy, Sampling
 from vime_agents.rollout.attempt import Attempt
 from vime_agents.rollout.limits import Limits
@@ -49,7 +51,7 @@ class Runner:
     def __init__(
         self,
         make_env: Callable[[], gymnasium.Env[Any, Any] | MultiAgentEnv],
-        policy: Policy | Mapping[str, Policy],
+        policy: Policy | Mapping[str, Player] | Cast,
         *,
         env_id: str,
         sampling: Sampling | None = None,
@@ -63,7 +65,7 @@ class Runner:
     ) -> None:
         """What does not explain itself.
 
-        `policy`: who plays; in an env of several agents also by agent or role, see `assign`.
+        `policy`: who plays; in an env of several agents also by agent or role, as of a `Cast`.
         `sandboxes`: where all its envs take theirs from, and which stays open; None: each its own.
         """
         self.make_env, self.policy, self.env_id = make_env, policy, env_id
@@ -152,7 +154,7 @@ class Runner:
         }
         if isinstance(env, MultiAgentEnv):
             return MultiAgentPlay(request, env, self.policy, **options)
-        if isinstance(self.policy, Mapping):
+        if isinstance(self.policy, (Mapping, Cast)):
             raise ConfigError(f"policies by agent, but {type(env).__name__} is an env of one agent")
         return EpisodePlay(request, env, self.policy, **options)
 

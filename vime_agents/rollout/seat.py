@@ -86,6 +86,7 @@ class Seat:
         done: bool,
         outcome: Outcome | None = None,
         frozen: bool = False,
+        policy_of: str = "",
         peers: str = "",
     ) -> Trajectory:
         """The record; `done`: the env ended it, so that what it said last is final."""
@@ -103,6 +104,7 @@ class Seat:
             num_forks=log.num_forks,
             outcome=outcome,
             frozen=frozen,
+            policy_of=policy_of,
             peers=peers,
         )
 

@@ -322,5 +322,6 @@ def _rollout_config(config: TrainConfig) -> RolloutConfig:
         max_sandboxes=config.max_sandboxes,
         run=Path(config.run_dir).name,
         agents=config.agents,
+        rotate_seats=config.rotate_seats,
         generate_path=config.custom_generate_function_path,
     )

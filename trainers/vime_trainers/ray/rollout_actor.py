@@ -40,6 +40,8 @@ class RolloutConfig:
     """Its name, for the labels of sandboxes."""
     agents: str = ""
     """Who else plays, as `--agents` says it."""
+    rotate_seats: bool = False
+    """Whether they change seats with the policy, from group to group."""
     generate_path: str | None = None
     """`module:function` that plays an episode; None: the turn loop."""
 
@@ -54,8 +56,8 @@ class RolloutActor:
         self.policy = TokenPolicy(
             EngineClient(engine_url), renderer, max_context_tokens=config.max_context_tokens
         )
-        self.others = agent_policies(config.agents)
-        self.players, _ = cast_of(config.env_id, self.policy, self.others)
+        self.others = agent_policies(config.agents, config.task_seed)
+        self.players, _ = cast_of(config.env_id, self.policy, self.others, rotate_seats=config.rotate_seats)
         self.sandboxes: SandboxPool | None = None
         self.generate = play_to_the_end
         if config.generate_path is not None:

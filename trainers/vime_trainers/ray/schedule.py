@@ -37,15 +37,17 @@ def frozen_agents(config: TrainConfig) -> frozenset[str]:
     """The agents that `--agents` gives to others than the policy that is trained.
 
     Raises:
-        UnknownIdError: no such agent or role. ConfigError: no such model, or nobody is left to train.
+        UnknownIdError: no such agent or role. ConfigError: no such model, nobody is left to train, or nobody
+            to change seats with.
     """
     anybody = ScriptedPolicy("wrong")  # in place of the one that is trained, which there is not yet
-    _, others = cast_of(config.env, anybody, agent_policies(config.agents))
-    return others
+    others = agent_policies(config.agents)
+    _, frozen = cast_of(config.env, anybody, others, rotate_seats=config.rotate_seats)
+    return frozen
 
 
 def rollout_requests(config: TrainConfig, tasks: TaskSet, rollout: int) -> Iterator[EpisodeRequest]:
-    """The episodes of one rollout, group by group. A resumed run gets the same ones."""
+    """The episodes of one rollout, group by group, each against one opponent. A resumed run gets the same."""
     for place, (group_id, task) in enumerate(rollout_tasks(config, tasks, rollout)):
         for sample in range(config.n_samples_per_prompt):
             yield EpisodeRequest(
@@ -53,6 +55,7 @@ def rollout_requests(config: TrainConfig, tasks: TaskSet, rollout: int) -> Itera
                 group_id=group_id,
                 episode_id=f"{group_id}-{sample}",
                 seed=_seed(config.rollout_seed, rollout, place, sample),
+                lot=rollout * config.rollout_batch_size + place,
             )
 
 

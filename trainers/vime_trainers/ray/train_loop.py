@@ -25,6 +25,7 @@ from vime_agents.config.train import TrainConfig
 from vime_agents.episode import Episode
 from vime_agents.errors import TrainerError, WeightSyncError
 from vime_agents.evaluation.evaluate import env_maker, eval_requests, first_tasks
+from vime_agents.evaluation.opponents import OpponentTally
 from vime_agents.evaluation.report import Tally
 from vime_agents.learning.advantages import (
     BATCH_SCALED,
@@ -262,7 +263,14 @@ class _Loop:
             or any((config.entropy_coef, config.kl_coef, config.kl_loss_coef, config.opd_kl_coef)),
         )
         age = staleness(batches, version=rollout)
-        return batches, {**batches[0].metrics, **age, **_components(episodes), **agent_rewards(episodes)}
+        return batches, {**batches[0].metrics, **age, **self.played(episodes)}
+
+    def played(self, episodes: list[Episode]) -> dict[str, float]:
+        """What the policy got, part by part, agent by agent and opponent by opponent."""
+        against = OpponentTally(self.opponents)
+        for episode in episodes:
+            against.add(episode)
+        return _components(episodes) | agent_rewards(episodes) | against.metrics()
 
     async def critic_estimator(self, episodes: list[Episode]) -> CriticEstimator:
         """Advantages against what the critic says of these episodes before it learns from them."""

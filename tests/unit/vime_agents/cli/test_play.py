@@ -206,5 +206,5 @@ def test_what_cannot_be_played_is_a_usage_error(play, flags, told):
 
 
 def test_flags_of_vllm_need_a_model_that_it_serves():
-    with pytest.raises(ConfigError, match="only --model vllm:FOLDER starts vLLM"):
+    with pytest.raises(ConfigError, match="only a model vllm:FOLDER starts vLLM"):
         PlayConfig(env="x", vllm={"dtype": "float32"})

@@ -32,6 +32,7 @@ TRAIN_EXAMPLES = {
     "dry_run": ("--dry-run", True),
     "env": ("--env my.module:Env", "my.module:Env"),
     "agents": ("--agents O=scripted:random", "O=scripted:random"),
+    "rotate_seats": ("--rotate-seats", True),
     "prompt_data": ("--prompt-data a.jsonl", "a.jsonl"),
     "input_key": ("--input-key question", "question"),
     "label_key": ("--label-key answer --prompt-data a.jsonl", "answer"),

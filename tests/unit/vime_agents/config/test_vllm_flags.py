@@ -134,5 +134,7 @@ def test_our_own_flags_with_the_prefix_stay_ours():
 def test_an_evaluation_takes_them_only_where_it_starts_vllm():
     served = EvalConfig(env="E", model="vllm:m", vllm={"max-num-seqs": 8})
     assert vllm_argv(served.vllm) == ("--max-num-seqs", "8")
-    with pytest.raises(ConfigError, match=r"--vllm-max-num-seqs: only --model vllm:FOLDER starts vLLM"):
+    agents = EvalConfig(env="E", model="scripted:gold", agents="O=gold|vllm:m", vllm={"max-num-seqs": 8})
+    assert agents.vllm == served.vllm
+    with pytest.raises(ConfigError, match=r"--vllm-max-num-seqs: only a model vllm:FOLDER starts vLLM"):
         EvalConfig(env="E", model="scripted:gold", vllm={"max-num-seqs": 8})

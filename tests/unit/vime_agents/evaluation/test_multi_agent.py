@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError, UnknownIdError
 from vime_agents.evaluation.evaluate import evaluate
+from vime_agents.policies.pool import PolicyPool
 from vime_agents.policies.scripted import ScriptedPolicy
 
 TIC_TAC_TOE = "TicTacToe-v0"
@@ -65,3 +67,74 @@ async def test_agents_who_do_not_exist_are_named() -> None:
         await evaluate(TIC_TAC_TOE, policy, agents={"Y": policy}, num_tasks=1)
     with pytest.raises(ConfigError, match="'Calculator-v0' has one agent"):
         await evaluate("Calculator-v0", policy, agents={"X": policy}, num_tasks=1)
+
+
+def pool(seed: str = "0") -> PolicyPool:
+    return PolicyPool([ScriptedPolicy("random"), ScriptedPolicy("wrong")], seed=seed)
+
+
+async def test_each_opponent_of_a_pool_has_its_own_line() -> None:
+    episodes: list[Episode] = []
+    report = await evaluate(
+        TIC_TAC_TOE,
+        ScriptedPolicy("gold"),
+        agents={"O": pool()},
+        num_tasks=10,
+        samples_per_task=2,
+        on_episode=episodes.append,
+    )
+    assert set(report.opponents) == {"scripted:random", "scripted:wrong"}
+    for name, against in report.opponents.items():
+        own = [
+            first.reward.value
+            for first, second in (e.trajectories for e in episodes)
+            if second.policy == name and first.reward.value is not None
+        ]
+        assert (against.n, against.n_scored) == (10, 10)
+        assert against.mean == pytest.approx(sum(own) / 10)
+        assert (against.won, against.drawn, against.lost) == (own.count(1.0), own.count(0.0), own.count(-1.0))
+        assert against.ahead is None  # X was always the policy's: nothing tells strength from seat
+    assert report.opponents["scripted:wrong"].won == 10
+    assert report.first_seat is None
+    assert report.agents["O"].policy == "scripted:random|scripted:wrong"
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+async def test_a_policy_in_every_seat_counts_as_itself() -> None:
+    report = await evaluate(
+        TIC_TAC_TOE, ScriptedPolicy("gold"), agents={"O": pool()}, rotate_seats=True, num_tasks=24
+    )
+    assert (report.n, report.n_scored, report.opponents["scripted:wrong"].won) == (24, 24, 12)
+    assert report.mean == pytest.approx(sum(o.mean for o in report.opponents.values()) / 2)
+    assert report.mean > 0.7
+    assert report.agents["X"].mean == -report.agents["O"].mean
+    assert report.agents["O"].stops["illegal_move"] == report.agents["X"].stops["illegal_move"] == 6
+    ahead = report.opponents["scripted:wrong"].ahead
+    assert ahead is not None
+    assert ahead.elo > 0
+    assert report.first_seat is not None
+    plain = report.to_dict()
+    assert plain["opponents"]["scripted:wrong"]["ahead"]["elo"] == ahead.elo
+
+
+async def test_an_opponent_of_the_same_name_is_no_stronger() -> None:
+    report = await evaluate(
+        TIC_TAC_TOE,
+        ScriptedPolicy("gold"),
+        agents={"O": ScriptedPolicy("gold")},
+        rotate_seats=True,
+        num_tasks=8,
+    )
+    (against,) = report.opponents.values()
+    assert (against.n, against.drawn, report.mean) == (8, 8, 0.0)
+    assert against.ahead is not None
+    assert against.ahead.elo == pytest.approx(0.0, abs=1e-6)
+    assert against.ahead.low < -100
+    assert against.ahead.high > 100
+
+
+async def test_games_that_failed_are_no_losses() -> None:
+    report = await evaluate(NIM, ScriptedPolicy("gold"), agents={"second": pool()}, num_tasks=4)
+    assert report.errors == {"env": 4}
+    assert {(o.n, o.n_scored, o.won + o.drawn + o.lost) for o in report.opponents.values()} == {(2, 0, 0)}
+    assert report.to_dict()["opponents"]["scripted:wrong"]["mean"] is None

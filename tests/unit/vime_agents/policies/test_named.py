@@ -6,6 +6,8 @@ import pytest
 
 from vime_agents.errors import ConfigError
 from vime_agents.policies.named import agent_policies, named_agents, named_policy
+from vime_agents.policies.pool import PolicyPool
+from vime_agents.policy import Policy
 from vime_agents.rollout.multi_agent import is_frozen
 
 
@@ -27,8 +29,21 @@ async def test_named_policies_are_frozen() -> None:
     policies = agent_policies("X=scripted:random,O=http://127.0.0.1:9/v1#model")
     assert [policy.name for policy in policies.values()] == ["scripted:random", "model"]
     for policy in policies.values():
+        assert isinstance(policy, Policy)
         assert is_frozen(policy)
         await policy.aclose()
+
+
+async def test_a_pool_has_several_members_under_names_of_their_own() -> None:
+    servers = "http://127.0.0.1:9/v1#model|http://127.0.0.1:8/v1#model"
+    players = agent_policies(f"X=random | gold,O={servers}", seed=3)
+    x, o = players["X"], players["O"]
+    assert isinstance(x, PolicyPool)
+    assert isinstance(o, PolicyPool)
+    assert (x.name, x.seed, o.name, o.seed) == ("scripted:random|scripted:gold", "3/X", servers, "3/O")
+    for pool in (x, o):
+        assert all(is_frozen(member) for member in pool.members)
+        await pool.aclose()
 
 
 @pytest.mark.parametrize("model", ["scripted:best", "http://127.0.0.1:9/v1", "vllm:folder", ""])

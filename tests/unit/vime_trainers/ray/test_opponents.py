@@ -67,19 +67,23 @@ async def play(monkeypatch: pytest.MonkeyPatch, c: TrainConfig) -> Any:
             limits=Limits(),
             max_retries=0,
             agents=c.agents,
+            rotate_seats=c.rotate_seats,
         ),
         "http://127.0.0.1:9",
     )
     requests = list(rollout_requests(c, training_tasks(c), 0))
     episodes = [episode async for episode in actor.play(requests, "train", Sampling())]
     await actor.close()
-    assert len(episodes) == 8
+    assert len(episodes) == c.rollout_batch_size * c.n_samples_per_prompt
+    for group in {e.group_id for e in episodes}:  # episodes that are compared had the same to deal with
+        casts = [[(t.policy, t.policy_of) for t in e.trajectories] for e in episodes if e.group_id == group]
+        assert casts == [casts[0]] * c.n_samples_per_prompt
     # Kuhn poker is zero-sum; nobody is left out for being frozen.
     means = agent_rewards(episodes)
     assert set(means) == {"agent_reward/first", "agent_reward/second"}
     chips = sum(t.reward.value or 0.0 for e in episodes for t in e.trajectories if t.agent == "first")
-    assert means["agent_reward/first"] == pytest.approx(chips / 8)
-    assert means["agent_reward/second"] == pytest.approx(-chips / 8)
+    assert means["agent_reward/first"] == pytest.approx(chips / len(episodes))
+    assert means["agent_reward/second"] == pytest.approx(-chips / len(episodes))
     return build_batch(episodes, estimator=dr_grpo, temperature=1.0, keep_zero_advantage=True)
 
 
@@ -100,6 +104,19 @@ async def test_a_frozen_opponent_is_in_no_sample(monkeypatch: pytest.MonkeyPatch
     assert any(s.advantages.any() for s in batch.samples)  # a random opponent makes episodes differ
 
 
+async def test_opponents_of_a_pool_and_seats_change_from_group_to_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    c = config(agents="second=random|gold", rotate_seats=True, rollout_batch_size=4)
+    batch = await play(monkeypatch, c)
+    assert len(batch.samples) == 16
+    # Four groups: both opponents, in both seats; the policy learns from either seat, and from nobody else's.
+    agents = {(s.group_id, s.agent) for s in batch.samples}
+    assert sorted(agent for _, agent in agents) == ["first", "first", "second", "second"]
+    lots = [r.lot for rollout in (0, 1) for r in rollout_requests(c, training_tasks(c), rollout)]
+    assert lots == [lot for lot in range(8) for _ in range(4)]
+
+
 def test_who_is_frozen_is_known_before_anything_is_started() -> None:
     assert frozen_agents(config()) == frozenset()
     assert frozen_agents(config(agents="second=scripted:gold")) == {"second"}
@@ -113,6 +130,8 @@ def test_who_is_frozen_is_known_before_anything_is_started() -> None:
         ({"agents": "third=scripted:gold"}, UnknownIdError, "third"),
         ({"agents": "first=scripted:gold,second=scripted:gold"}, ConfigError, "nobody is left"),
         ({"agents": "first=vllm:folder"}, ConfigError, "--agents"),
+        ({"agents": "first=scripted:gold|scripted:silver"}, ConfigError, "--agents"),
+        ({"rotate_seats": True}, ConfigError, "one policy plays them all"),
         ({"agents": "agent=scripted:gold", "env": "KeyLookup-v0"}, ConfigError, "has one agent"),
     ],
 )
