@@ -20,6 +20,7 @@ from vime_agents.grading.pool import GraderLimits
 from vime_agents.reward import reward
 from vime_agents.task import Task, TaskSet
 
+# Not on first use: that would be on the event loop, and again in the process of each grading.
 _random_state = random.getstate()  # which reasoning-gym draws from when it is imported
 try:
     from reasoning_gym.factory import DATASETS, create_dataset
