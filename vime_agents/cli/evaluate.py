@@ -17,6 +17,8 @@ from vime_agents.episode import Episode
 from vime_agents.evaluation.evaluate import cast_of, evaluate
 from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
+from vime_agents.policies.named import named_agents
+from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.storage.eval_directory import EvalDirectory
@@ -30,7 +32,11 @@ def run(argv: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         arguments.insert(0, "--env")
     config = EvalConfig.from_argv(arguments)
-    registry.env_class(config.env)  # a wrong id must not cost the start of a server
+    # A wrong id, or agents that cannot be assigned, must not cost the start of a server.
+    registry.env_class(config.env)
+    anybody = ScriptedPolicy("wrong")
+    assigned = dict.fromkeys(named_agents(config.agents), anybody)
+    cast_of(config.env, anybody, assigned, rotate_seats=config.rotate_seats)
     try:
         report = asyncio.run(_evaluate(config))
     except KeyboardInterrupt:
@@ -135,8 +141,10 @@ def _against(report: EvalReport) -> list[str]:
     lines: list[str] = []
     ranked = sorted(report.opponents.items(), key=lambda item: item[1].ahead.elo if item[1].ahead else 0.0)
     for name, other in ranked:
-        games = f"{other.n} episodes, {other.won} won, {other.drawn} drawn, {other.lost} lost"
-        line = f"  against   {name}: {games}, reward {other.mean:.4f}"
+        line = f"  against   {name}: {other.n} episodes, "
+        if other.won + other.drawn + other.lost:
+            line += f"{other.won} won, {other.drawn} drawn, {other.lost} lost, "
+        line += f"reward {other.mean:.4f}"
         lines.append(line + (f", ahead by {_elo(other.ahead)}" if other.ahead else ""))
     if report.first_seat is not None:
         lines.append(f"  seats     the first is worth {_elo(report.first_seat)}")

@@ -65,6 +65,20 @@ def test_what_is_wrong_with_the_agents_is_named(
     assert message in err
 
 
+def test_an_agent_that_is_not_there_costs_no_start_of_a_server(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "TicTacToe-v0", "-m", "scripted:gold", "--agents", "P=vllm:no-such-folder")
+    assert code == 2
+    assert "unknown agent or role 'P'" in err
+
+
+def test_who_won_is_said_of_games_of_two_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(
+        capsys, *("ProposerSolver-v0", "-m", "scripted:gold", "--agents", "proposer=scripted:gold", "-n", "2")
+    )
+    assert code == 0
+    assert "against   scripted:gold: 2 episodes, reward " in out
+
+
 def test_a_pool_is_met_in_both_seats_and_the_report_ranks_it(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
