@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 
@@ -57,6 +58,7 @@ class AgentVectorEnv(SyncVectorEnv):
     def reset(  # noqa: D102 - documented by gymnasium
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        self._check_open()
         seeds = [None] * self.num_envs if seed is None else seed
         seeds = [seeds + i for i in range(self.num_envs)] if isinstance(seeds, int) else seeds
         if len(seeds) != self.num_envs:
@@ -75,6 +77,11 @@ class AgentVectorEnv(SyncVectorEnv):
     def step(  # noqa: D102 - documented by gymnasium
         self, actions: Sequence[str | Message]
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        self._check_open()
+        if isinstance(actions, (str, Mapping)):  # both have a length, and hold texts
+            raise ValueError(
+                f"actions: one for each of {self.num_envs} envs, in a list; got {actions!r:.200}"
+            )
         if len(actions) != self.num_envs:
             raise ValueError(f"actions: {len(actions)} of them for {self.num_envs} envs")
         if self.autoreset_mode == AutoresetMode.DISABLED and any(self._anew):
@@ -91,6 +98,10 @@ class AgentVectorEnv(SyncVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: D102 - documented by gymnasium
         self._run(env.aclose() for env in self._agent_envs)
+
+    def _check_open(self) -> None:
+        if self.closed:  # what it would begin, a second close() would leave
+            raise ClosedEnvironmentError("the vector env was closed; make a new one")
 
     async def _step(self, i: int, action: str | Message) -> tuple[Observation, float, bool, bool, Info]:
         env = self._agent_envs[i]

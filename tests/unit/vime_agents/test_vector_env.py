@@ -9,8 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import vime_agents as vime
 from vime_agents import messages as msg
@@ -199,6 +201,32 @@ def test_a_seat_of_a_game_has_one_too() -> None:
     envs.close()
 
 
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+@pytest.mark.parametrize("env", [Count, AsyncCount])
+def test_gymnasiums_statistics_are_those_of_the_episodes(
+    env: type[vime.AgentEnv], mode: AutoresetMode
+) -> None:
+    bare = AgentVectorEnv([env() for _ in range(3)], autoreset_mode=mode)
+    envs = RecordEpisodeStatistics(bare)
+    envs.reset(seed=2)
+    ended, num_turns, num_ended = np.zeros(3, np.bool_), 0, 0
+    for _ in range(20):
+        num_turns += int(np.sum(~ended)) if mode == AutoresetMode.NEXT_STEP else 3
+        _, _, terminated, truncated, _ = envs.step(("right",) * 3)
+        ended = terminated | truncated
+        num_ended += int(ended.sum())
+        if mode == AutoresetMode.DISABLED and ended.any():
+            envs.reset(options={"reset_mask": ended})
+    pairs = list(zip(envs.return_queue, envs.length_queue, strict=True))
+    assert len(pairs) == num_ended > 10
+    # 0.125 for each turn and 0.25 for the last reply.
+    assert all(earned == 0.125 * length + 0.25 for earned, length in pairs)
+    turns = np.array(bare.get_attr("turn"))
+    unfinished = turns[~ended].sum() if mode == AutoresetMode.NEXT_STEP else turns.sum()
+    assert sum(length for _, length in pairs) + unfinished == num_turns
+    envs.close()
+
+
 def test_what_it_cannot_take_is_refused() -> None:
     with pytest.raises(ConfigError, match="one or more AgentEnvs, got \\[\\]"):
         AgentVectorEnv([])
@@ -210,6 +238,9 @@ def test_what_it_cannot_take_is_refused() -> None:
     envs.reset(seed=0)
     with pytest.raises(ValueError, match="1 of them for 2 envs"):
         envs.step(("x",))
+    for one in ("xx", msg.assistant("x")):
+        with pytest.raises(ValueError, match="one for each of 2 envs, in a list"):
+            envs.step(one)  # type: ignore[arg-type]
     for mask in ([True, False], np.array([1, 0]), np.array([True])):
         with pytest.raises(ValueError, match="bool array of shape \\(2,\\)"):
             envs.reset(options={"reset_mask": mask})
@@ -222,5 +253,9 @@ def test_what_it_cannot_take_is_refused() -> None:
     with pytest.raises(ValueError, match="have ended"):
         envs.step(("x", "x"))
     envs.close()
+    with pytest.raises(ClosedEnvironmentError, match="was closed"):
+        envs.reset(seed=0)
+    with pytest.raises(ClosedEnvironmentError, match="was closed"):
+        envs.step(("x", "x"))
     with pytest.raises(AttributeError, match="Nothing-v0"):
         __import__("vime_agents.vector_env", fromlist=["x"]).__getattr__("Nothing-v0")
