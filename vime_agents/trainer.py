@@ -14,6 +14,39 @@ from vime_agents.errors import RecordError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TopTokens:
+    """The N tokens that a model finds likeliest in the place of each trainable token of a sample."""
+
+    ids: NDArray[np.int32]
+    """[num_trainable, N], a row for each trainable token in order; no id twice in a row."""
+    logprobs: NDArray[np.float32]
+    """[num_trainable, N + 1] their log-probs (nats); the last column is that of all other tokens together,
+    -inf where there are none."""
+
+    def __post_init__(self) -> None:
+        if self.ids.ndim != 2 or self.logprobs.shape != (len(self.ids), self.ids.shape[1] + 1):
+            raise RecordError(
+                f"top tokens: ids {self.ids.shape} and log-probs {self.logprobs.shape} must be [tokens, N] "
+                "and [tokens, N + 1], the last column for all other tokens together"
+            )
+        if self.ids.size and (self.ids.min() < 0 or (np.diff(np.sort(self.ids, axis=1), axis=1) == 0).any()):
+            raise RecordError("top tokens: an id is negative, or twice among those of one place")
+        if not np.isfinite(self.logprobs[:, :-1]).all():
+            raise RecordError("top tokens: a log-prob of one of them is not finite")
+        total = np.exp(self.logprobs.astype(np.float64)).sum(1)
+        if not (np.abs(total - 1) < 1e-2).all():
+            raise RecordError(
+                f"top tokens: the probabilities of a place sum to {total[np.argmax(np.abs(total - 1))]:.3g}, "
+                "not 1: the last column must hold what the others leave"
+            )
+
+    @property
+    def num_top(self) -> int:
+        """N."""
+        return self.ids.shape[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingSample:
     """One token row with everything that the loss needs.
 
@@ -46,6 +79,8 @@ class TrainingSample:
     """[num_tokens] of the policy that a KL penalty holds on to."""
     teacher_logprobs: NDArray[np.float32] | None = None
     """[num_tokens] of the policy to distil."""
+    teacher_top: TopTokens | None = None
+    """What the policy to distil finds likeliest; None: nobody computed it."""
     values: NDArray[np.float32] | None = None
     """[num_tokens] a critic's, from when the advantages were made, of the state in which each token was
     sampled. This and the next are finite where `loss_mask`; None: there is no critic."""
@@ -69,6 +104,11 @@ class TrainingSample:
             values = getattr(self, name)
             if values is not None and (values.shape != size or not np.isfinite(values[mask]).all()):
                 raise RecordError(f"sample {self.id}: {name} must be finite where trainable, {size} in all")
+        if self.teacher_top is not None and len(self.teacher_top.ids) != mask.sum():
+            raise RecordError(
+                f"sample {self.id}: teacher_top has {len(self.teacher_top.ids)} rows for {mask.sum()} "
+                "trainable tokens"
+            )
         if not np.isfinite(self.advantages).all() or self.advantages[~mask].any():
             raise RecordError(f"sample {self.id}: advantages must be finite, and 0 where masked")
         if self.weights[~mask].any() or not (self.weights[mask] > 0).all():

@@ -22,10 +22,11 @@ from torch import Tensor
 
 from vime_agents.errors import CheckpointError, ConfigError, NonFiniteError
 from vime_agents.serving.hf_folder import same_tokenizer
-from vime_agents.trainer import Batch
+from vime_agents.trainer import Batch, TopTokens
+from vime_trainers.batching.pack import TopTensors, top_tensors
 from vime_trainers.batching.rows import Row, rows_of_samples, rows_of_tokens
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
-from vime_trainers.losses.distribution import log_probs_and_entropy
+from vime_trainers.losses.distribution import log_probs_and_entropy, top_log_probs
 from vime_trainers.losses.gradient_parts import part_of
 from vime_trainers.losses.histogram import NUM_BINS
 from vime_trainers.losses.metrics import metrics_of
@@ -33,7 +34,7 @@ from vime_trainers.losses.rows import Rows
 from vime_trainers.losses.token_loss import SUMS, TokenInputs, TokenLoss, token_loss
 from vime_trainers.machine import peak_memory_bytes
 from vime_trainers.megatron.config import MegatronConfig
-from vime_trainers.sample_logprobs import LogProbField, refuse_missing, with_logprobs
+from vime_trainers.sample_logprobs import FrozenField, check_top_k, completed
 from vime_trainers.torch_settings import refuse_megatron_settings
 
 _FILE = "trainer.pt"
@@ -66,7 +67,7 @@ class TorchTrainer:
             eps=config.adam_eps,
             weight_decay=config.weight_decay,
         )
-        self.frozen = _frozen_models(config)
+        self.frozen = _frozen_models(config, self.model.config.vocab_size)
 
     def update(self, batch: Batch) -> dict[str, float]:
         """One optimizer step. An empty batch makes none, and is counted in `num_skipped_updates`.
@@ -76,15 +77,14 @@ class TorchTrainer:
             ConfigError: a row is longer than `max_tokens_per_gpu`.
             RecordError: a sample lacks log-probs that the loss reads.
         """
-        for field, model in self.frozen.items():
-            batch = with_logprobs(batch, field, model)
-        refuse_missing(batch.samples, self.config.loss)
+        loss = self.config.loss
+        batch = completed(batch, self.frozen, loss, vocab_size=self.model.config.vocab_size)
         if not batch.samples:
             self.num_skipped += 1
             skipped = float(self.num_skipped)
             return {"num_skipped_updates": skipped, "num_tokens": 0.0, "num_trainable_tokens": 0.0}
         started = time.perf_counter()
-        rows = rows_of_samples(batch.samples)
+        rows = rows_of_samples(batch.samples, teacher_top=loss.opd_top_k > 0)
         parts = padded(rows, self.config.max_tokens_per_gpu)
         self.optimizer.zero_grad()
         sums, diffs = (torch.zeros(n, dtype=torch.float64) for n in (len(SUMS), NUM_BINS))
@@ -117,7 +117,7 @@ class TorchTrainer:
         done = time.perf_counter()
         return {
             **custom,
-            **metrics_of(dict(zip(SUMS, sums.tolist(), strict=True)), largest, diffs, self.config.loss),
+            **metrics_of(dict(zip(SUMS, sums.tolist(), strict=True)), largest, diffs, loss),
             **norms,
             "grad_norm": norm,
             "lr": rate,
@@ -136,6 +136,7 @@ class TorchTrainer:
         logits = _selected_logits(self.model, part) / temperature
         log_probs, entropy = log_probs_and_entropy(logits, part.targets)
         rollout, advantages, weights, old, reference, teacher, *_ = part.values
+        top = part.teacher_top
         tokens = TokenInputs(
             log_probs=log_probs,
             entropy=entropy,
@@ -146,6 +147,8 @@ class TorchTrainer:
             old_log_probs=old,
             reference_log_probs=reference,
             teacher_log_probs=teacher,
+            top_log_probs=None if top is None else top_log_probs(logits, top.ids),
+            teacher_top_log_probs=None if top is None else top.log_probs,
         )
         if self._custom_loss is None:
             return token_loss(self.config.loss, tokens)
@@ -247,6 +250,7 @@ class PaddedRows:
     """[num_selected]"""
     values: Tensor
     """[len(VALUES), num_selected]"""
+    teacher_top: TopTensors | None
 
 
 def padded(rows: Sequence[Row], max_tokens: int) -> list[PaddedRows]:
@@ -289,6 +293,7 @@ def _pad(rows: Sequence[Row], indices: tuple[int, ...]) -> PaddedRows:
         columns=torch.from_numpy(np.concatenate(columns)),
         targets=torch.from_numpy(np.concatenate(targets)),
         values=torch.from_numpy(np.concatenate(values, axis=1)),
+        teacher_top=top_tensors(rows),
     )
 
 
@@ -298,18 +303,22 @@ def _load(folder: str) -> Any:
     )
 
 
-def _frozen_models(config: MegatronConfig) -> dict[LogProbField, _Frozen]:
-    known: dict[LogProbField, tuple[str, str | None]] = {
+def _frozen_models(config: MegatronConfig, vocab_size: int) -> dict[FrozenField, _Frozen]:
+    known: dict[FrozenField, tuple[str, str | None]] = {
         "reference_logprobs": ("--ref-load", config.ref_load),
         "teacher_logprobs": ("--opd-teacher-load", config.opd_teacher_load),
+        "teacher_top": ("--opd-teacher-load", config.opd_teacher_load),
     }
-    found: dict[LogProbField, _Frozen] = {}
+    found: dict[FrozenField, _Frozen] = {}
     for field, (flag, folder) in known.items():
         if folder is None or field not in config.loss.sample_fields:
             continue
         if not same_tokenizer(config.hf_checkpoint, folder):
             raise ConfigError(f"{flag} {folder}: its tokenizer is not that of --hf-checkpoint")
         found[field] = _Frozen(_load(folder).requires_grad_(False).eval(), config)
+    if "teacher_top" in found:
+        theirs = found["teacher_top"].model.config.vocab_size
+        check_top_k(config.loss.opd_top_k, vocab_size=vocab_size, teacher_vocab_size=theirs)
     return found
 
 
@@ -326,6 +335,27 @@ class _Frozen:
         masks: Sequence[NDArray[np.bool_]] | None = None,
     ) -> list[NDArray[np.float32]]:
         return _logprobs(self.model, self.config, rows, temperature, masks)
+
+    @torch.no_grad()
+    def top_logprobs(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        k: int,
+        *,
+        temperature: float,
+        masks: Sequence[NDArray[np.bool_]],
+        vocab_size: int,
+    ) -> list[TopTokens]:
+        ids = [np.zeros((int(mask.sum()), k), np.int32) for mask in masks]
+        logprobs = [np.zeros((len(x), k + 1), np.float32) for x in ids]
+        for part in padded(rows_of_tokens(rows, masks), self.config.max_tokens_per_gpu):
+            logits = _selected_logits(self.model, part) / temperature
+            top = logits[:, :vocab_size].topk(k).indices
+            values = top_log_probs(logits, top)
+            for number, index in enumerate(part.indices):
+                ids[index][:] = top[part.rows == number].int().numpy()
+                logprobs[index][:] = values[part.rows == number].numpy()
+        return [TopTokens(ids=i, logprobs=x) for i, x in zip(ids, logprobs, strict=True)]
 
 
 @torch.no_grad()

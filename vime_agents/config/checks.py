@@ -418,6 +418,11 @@ def _check_frozen_models(config: TrainConfig) -> None:
             f"--opd-kl-coef {config.opd_kl_coef:g} with --opd-teacher-load {config.opd_teacher_load}: "
             "distillation needs a teacher and a weight above 0; give both or neither"
         )
+    if config.opd_top_k and not config.opd_kl_coef:
+        raise ConfigError(
+            f"--opd-top-k {config.opd_top_k}: nothing is distilled; give --opd-teacher-load and "
+            "--opd-kl-coef too, or drop it"
+        )
 
 
 def _check_kl(config: TrainConfig) -> None:

@@ -368,6 +368,9 @@ class LossOptions:
     """Hugging Face folder of the frozen reference; none: the model that the run begins with."""
     opd_kl_coef: NonNegativeFloat = 0.0
     """On-policy distillation: weight of the reverse KL divergence from --opd-teacher-load, token by token."""
+    opd_top_k: NonNegativeInt = 0
+    """Above 0, take that divergence over all tokens instead of the sampled one, with so many of the teacher's
+    likeliest one by one and all others together, and put it into the loss; 64 to 256 hold nearly all."""
     opd_teacher_load: str | None = None
     """Hugging Face folder of the teacher; any size of a known family, with the policy's tokenizer."""
 

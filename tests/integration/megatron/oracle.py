@@ -41,6 +41,9 @@ ROW_LOSSES = {
 }
 """Losses in which a token depends on its whole row, or which read whole logits or more of a sample."""
 
+DISTILLATION, TOP_KS = 0.5, (8, 80)
+"""The weight of a teacher; of its 131 tokens, 80 are more than a tensor-parallel rank has."""
+
 EXPERTS = {"num_attention_heads": 4, "num_experts_per_tok": 4, "moe_intermediate_size": 24}
 LLAMA3 = {
     "rope_type": "llama3",
@@ -278,6 +281,34 @@ def row_loss_and_norm(model: torch.nn.Module, batch: Batch, name: str) -> tuple[
     value.backward()
     norms = [torch.linalg.vector_norm(p.grad) for p in model.parameters() if p.grad is not None]
     return value.item(), torch.linalg.vector_norm(torch.stack(norms)).item(), rejected
+
+
+def distillation_loss(
+    model: torch.nn.Module, teacher: torch.nn.Module, batch: Batch, top_k: int
+) -> tuple[float, float, float]:
+    """Loss, gradient norm and mean divergence of DISTILLATION: from whole float64 distributions."""
+    model.zero_grad()
+    total, divergences = torch.zeros(()), []
+    for sample in batch.samples:
+        table = log_softmax(model, sample.token_ids, batch.temperature)
+        with torch.no_grad():
+            known = log_softmax(teacher, sample.token_ids, batch.temperature).double().exp()
+        for t in np.flatnonzero(sample.loss_mask):
+            p, q = table[t - 1].double().exp(), known[t - 1]
+            order = q.argsort(descending=True)
+            top, rest = order[:top_k], order[top_k:]
+            divergence = (p[top] * (p[top] / q[top]).log()).sum()
+            divergence = divergence + p[rest].sum() * (p[rest].sum() / q[rest].sum()).log()
+            divergences.append(divergence.item())
+            chosen = table[t - 1][int(sample.token_ids[t])]
+            term = DISTILLATION * divergence - float(sample.advantages[t]) * chosen
+            # The ratio is 1: the policy's part has the gradient -A l, and the value -A.
+            term = term + float(sample.advantages[t]) * (chosen.detach() - 1)
+            total = total + float(sample.weights[t]) * term
+    total.backward()
+    norms = [torch.linalg.vector_norm(p.grad) for p in model.parameters() if p.grad is not None]
+    norm = torch.linalg.vector_norm(torch.stack(norms)).item()
+    return total.item(), norm, float(np.mean(divergences))
 
 
 def balance_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:

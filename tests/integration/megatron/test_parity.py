@@ -64,6 +64,11 @@ class Runs:
         return self.root / family
 
     @functools.cache  # noqa: B019
+    def teacher(self) -> Path:
+        oracle.make_model("qwen2", self.root / "teacher")
+        return self.root / "teacher"
+
+    @functools.cache  # noqa: B019
     def oracle(self, family: str) -> dict[str, Any]:
         batch = oracle.make_batch(9)
         value, gradients, norm = oracle.gradients(oracle.load(self.folder(family)), batch)
@@ -74,6 +79,10 @@ class Runs:
         rows = {
             name: oracle.row_loss_and_norm(model, oracle.row_batch(name), name) for name in oracle.ROW_LOSSES
         }
+        if family == "qwen3":
+            teacher = oracle.load(self.teacher())
+            for k in oracle.TOP_KS:
+                rows[f"top {k}"] = oracle.distillation_loss(model, teacher, batch, k)
         return {
             "loss": value,
             "gradients": gradients,
@@ -88,6 +97,7 @@ class Runs:
         output = self.root / f"{family}-{num_ranks}"
         output.mkdir(exist_ok=True)
         layouts = dict(FAMILIES[family] if num_ranks == 1 else TWO)
+        self.teacher()
         for name in set(ROW_LAYOUTS) & set(layouts) if family == "qwen3" else ():
             layouts[name] = layouts[name] | {"row_losses": True}
         run_ranks(num_ranks, "worker.py", [self.folder(family)], output, layouts)
@@ -162,6 +172,20 @@ def test_losses_of_whole_rows_and_of_the_users_own_are_those_of_plain_torch(runs
     if loss == "custom":
         # The weights of the batch sum to 1; a metric cannot take the place of one of the trainer's.
         assert found["share"] == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("top_k", oracle.TOP_KS)
+@pytest.mark.parametrize("name", ROW_LAYOUTS)
+def test_distillation_by_top_tokens_of_a_teacher_of_another_family_is_that_of_whole_distributions(
+    runs, name, top_k
+):
+    """The teacher is asked under the same layout."""
+    found = runs.found("qwen3", name)["row_losses"][f"top {top_k}"]
+    loss, norm, divergence = runs.oracle("qwen3")["row_losses"][f"top {top_k}"]
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert found["kl_teacher"] == pytest.approx(divergence, rel=1e-5)
+    assert found["opd_top_mass"] < found["opd_teacher_top_mass"] < 1
 
 
 @pytest.mark.parametrize("name", ROW_LAYOUTS)

@@ -98,6 +98,12 @@ def row_losses(model: Path, layout: dict[str, Any]) -> dict[str, Any]:
         trainer = make_trainer(model, layout, lr=0.0, clip_grad=0.0, loss=LossConfig(**settings))
         found[name] = trainer.update(oracle.row_batch(name))
         trainer.close()
+    for top_k in oracle.TOP_KS:
+        loss = LossConfig(opd_kl_coef=oracle.DISTILLATION, opd_top_k=top_k)
+        settings = {"loss": loss, "opd_teacher_load": str(model.with_name("teacher"))}
+        trainer = make_trainer(model, layout, lr=0.0, clip_grad=0.0, **settings)
+        found[f"top {top_k}"] = trainer.update(oracle.make_batch(9))
+        trainer.close()
     loss = LossConfig(opd_kl_coef=1.0)
     trainer = make_trainer(model, layout, loss=loss)
     found["no-teacher"] = raised(RecordError, lambda: trainer.update(oracle.make_batch(9)))

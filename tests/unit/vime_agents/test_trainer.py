@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vime_agents.errors import RecordError
-from vime_agents.trainer import TrainingSample
+from vime_agents.trainer import TopTokens, TrainingSample
 
 MASK = np.array([0, 1, 0, 1], bool)
 
@@ -62,3 +62,27 @@ def test_log_probs_of_other_policies_cover_the_trainable_tokens(name: str) -> No
 def test_masks_advantages_and_weights_agree(changes: dict[str, Any], told: str) -> None:
     with pytest.raises(RecordError, match=told):
         sample(**changes)
+
+
+def test_top_tokens_have_a_row_for_each_trainable_token() -> None:
+    top = TopTokens(ids=np.int32([[5, 2], [0, 7]]), logprobs=np.log(np.float32([[0.5, 0.3, 0.2]] * 2)))
+    assert sample(teacher_top=top).teacher_top is top
+    one = TopTokens(ids=top.ids[:1], logprobs=top.logprobs[:1])
+    with pytest.raises(RecordError, match="e/agent/0: teacher_top has 1 rows for 2 trainable tokens"):
+        sample(teacher_top=one)
+
+
+@pytest.mark.parametrize(
+    ("ids", "probabilities", "told"),
+    [
+        ([[5, 2]], [[0.5, 0.3]], r"\(1, 2\) and log-probs \(1, 2\)"),
+        ([[5, 2]], [[0.5, 0.3, 0.5]], "sum to 1.3, not 1"),
+        ([[5, 5]], [[0.5, 0.3, 0.2]], "twice"),
+        ([[5, -1]], [[0.5, 0.3, 0.2]], "negative"),
+        ([[5, 2]], [[1.0, 0.0, 0.0]], "not finite"),
+        ([[5, 2]], [[0.5, 0.3, np.nan]], "sum to nan"),
+    ],
+)
+def test_top_tokens_that_are_no_distribution_are_refused(ids: Any, probabilities: Any, told: str) -> None:
+    with np.errstate(divide="ignore"), pytest.raises(RecordError, match=told):
+        TopTokens(ids=np.int32(ids), logprobs=np.log(np.float32(probabilities)))

@@ -30,6 +30,7 @@ from vime_agents.learning.advantages import (
 from vime_agents.learning.aggregation import loss_weights
 from vime_trainers.losses import corrections, kl
 from vime_trainers.losses.config import LossConfig
+from vime_trainers.losses.distillation import top_k_reverse_kl
 from vime_trainers.losses.distribution import log_probs_and_entropy
 from vime_trainers.losses.gspo import gspo_loss
 from vime_trainers.losses.policy_gradient import cispo_loss, ppo_clip_loss
@@ -512,6 +513,9 @@ def other_loss_cases() -> list[Case]:
     clipped = np.clip(v, np.array(old) - 0.2, np.array(old) + 0.2)
     formula = np.maximum((np.array(v) - target) ** 2, (clipped - target) ** 2) / 2
     teacher = [-1.5, -1.0, -0.5]
+    student, known = np.array([[0.5, 0.3, 0.2]]), np.array([[0.7, 0.2, 0.1]])
+    whole = np.log([student, known])
+    top = np.log([np.stack([x[:, 0], x[:, 1:].sum(1)], 1) for x in (student, known)])
     distilled = kl.penalised(torch.zeros(3).double(), tensor(LOG_PROBS), tensor(teacher), ones(3), 0.5)
     return [
         Case(
@@ -525,6 +529,12 @@ def other_loss_cases() -> list[Case]:
             [-0.25, 0.5, 0],
             -0.5 * (np.array(LOG_PROBS) - teacher),
             distilled,
+        ),
+        Case(
+            "reverse KL, the teacher's likeliest token of three and the rest; all three",
+            [0.087177, 0.092033],
+            [np.sum(np.exp(p) * (p - q)) for p, q in (top, whole)],
+            [top_k_reverse_kl(tensor(p), tensor(q), ones(1)).item() for p, q in (top, whole)],
         ),
     ]
 

@@ -15,8 +15,10 @@ from vime_agents.errors import CheckpointError, ConfigError, NonFiniteError, Rec
 from vime_agents.learning.advantages import dr_grpo
 from vime_agents.learning.samples import build_batch
 from vime_agents.token_log import Piece, SampledTokens, TokenLog
+from vime_agents.trainer import TopTokens
 from vime_trainers.losses.config import LossConfig
 from vime_trainers.megatron.config import MegatronConfig
+from vime_trainers.sample_logprobs import check_top_k
 from vime_trainers.torch_settings import refuse_megatron_settings
 from vime_trainers.torch_trainer import TorchTrainer
 
@@ -169,6 +171,48 @@ def test_a_frozen_reference_is_asked_by_the_trainer(model: Path, tmp_path: Path)
     expected = trainer_of(model, loss).update(replace(batch, samples=given))
     found = trainer_of(model, loss, ref_load=str(tmp_path / "llama")).update(batch)
     assert (found["loss"], found["grad_norm"]) == pytest.approx((expected["loss"], expected["grad_norm"]))
+
+
+@pytest.mark.parametrize("top_k", [8, 80])
+def test_a_teachers_top_tokens_are_asked_for_by_the_trainer(model: Path, tmp_path: Path, top_k: int) -> None:
+    oracle.make_model("qwen2", tmp_path / "teacher")
+    batch = oracle.make_batch(4)
+    loss, norm, divergence = oracle.distillation_loss(
+        oracle.load(model), oracle.load(tmp_path / "teacher"), batch, top_k
+    )
+    config = LossConfig(opd_kl_coef=oracle.DISTILLATION, opd_top_k=top_k)
+    found = trainer_of(model, config, opd_teacher_load=str(tmp_path / "teacher")).update(batch)
+    expected = {"loss": loss, "grad_norm": norm, "kl_teacher": divergence}
+    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("num_top", "highest", "told"),
+    [
+        (None, 0, "reads teacher_top"),
+        (3, 9, "3 tokens a place, not 2"),
+        (2, 131, "token 131, and the model 131"),
+    ],
+)
+def test_top_tokens_that_do_not_fit_are_refused(
+    model: Path, num_top: int | None, highest: int, told: str
+) -> None:
+    batch = oracle.make_batch(1)
+    if num_top is not None:
+        count = batch.samples[0].loss_mask.sum()
+        ids = np.tile(np.arange(highest, highest - num_top, -1, dtype=np.int32), (count, 1))
+        shares = np.full((count, num_top + 1), 1 / (num_top + 1), np.float32)
+        top = TopTokens(ids=ids, logprobs=np.log(shares))
+        batch = replace(batch, samples=(replace(batch.samples[0], teacher_top=top),))
+    with pytest.raises(RecordError, match=told):
+        trainer_of(model, LossConfig(opd_kl_coef=1.0, opd_top_k=2)).update(batch)
+
+
+@pytest.mark.parametrize(("top_k", "theirs", "most"), [(132, 131, 131), (131, 140, 130), (131, 90, 89)])
+def test_more_top_tokens_than_both_vocabularies_hold_are_refused(top_k: int, theirs: int, most: int) -> None:
+    check_top_k(most, vocab_size=131, teacher_vocab_size=theirs)
+    with pytest.raises(ConfigError, match=f"--opd-top-k {top_k}: at most {most}"):
+        check_top_k(top_k, vocab_size=131, teacher_vocab_size=theirs)
 
 
 def test_settings_that_only_megatron_has_are_refused() -> None:

@@ -15,6 +15,16 @@ from vime_trainers.batching.plan import alignment
 from vime_trainers.batching.rows import VALUES, Row
 
 
+@dataclass(frozen=True, slots=True)
+class TopTensors:
+    """What a teacher finds likeliest in the place of each target; see `vime_agents.trainer.TopTokens`."""
+
+    ids: Tensor
+    """[num_selected, N] int64"""
+    log_probs: Tensor
+    """[num_selected, N + 1]"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
     """One forward pass of one rank: its context-parallel share of some rows."""
@@ -40,6 +50,29 @@ class MicroBatch:
     """Rows of the micro-batch, on every context-parallel rank the same."""
     values: Tensor
     """[len(VALUES), num_selected] what is known of the targets; NaN where it is not."""
+    teacher_top: TopTensors | None = None
+    """None: the rows have none, or there is no row."""
+
+
+def top_tensors(
+    rows: Sequence[Row],
+    chosen: NDArray[np.int64] | None = None,
+    *,
+    device: torch.device | str = "cpu",
+) -> TopTensors | None:
+    """The teacher's likeliest tokens of all wanted predictions of some rows, one row after the other.
+
+    `chosen`: indices into these; None: all. None of rows that carry none.
+    """
+    found = [row.teacher_top for row in rows if row.teacher_top is not None]
+    if not found:
+        return None
+    ids, log_probs = np.concatenate([x.ids for x in found]), np.concatenate([x.logprobs for x in found])
+    if chosen is not None:
+        ids, log_probs = ids[chosen], log_probs[chosen]
+    return TopTensors(
+        torch.from_numpy(ids.astype(np.int64)).to(device), torch.from_numpy(log_probs).to(device)
+    )
 
 
 def pack(
@@ -85,6 +118,7 @@ def pack(
         rows=torch.from_numpy(numbers[chosen]).to(device),
         num_rows=len(rows),
         values=torch.from_numpy(values[:, chosen]).to(device),
+        teacher_top=top_tensors(rows, np.cumsum(mask)[chosen] - 1, device=device),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vime_agents.trainer import TrainingSample
+from vime_agents.trainer import TopTokens, TrainingSample
 
 VALUES = (
     "rollout_logprobs",
@@ -38,10 +38,15 @@ class Row:
     """[num_inputs] predictions that are wanted."""
     values: NDArray[np.float32]
     """[len(VALUES), num_inputs] what is known of the targets; NaN where it is not."""
+    teacher_top: TopTokens | None = None
+    """Of the predictions that are wanted."""
 
 
-def rows_of_samples(samples: Sequence[TrainingSample]) -> list[Row]:
-    """One row per sample, cut after its last trainable token: what follows it changes no trainable one."""
+def rows_of_samples(samples: Sequence[TrainingSample], *, teacher_top: bool = False) -> list[Row]:
+    """One row per sample, cut after its last trainable token: what follows it changes no trainable one.
+
+    `teacher_top`: whether the samples' likeliest tokens of the teacher go along.
+    """
     rows, offset = [], 0
     for sample in samples:
         end = int(np.flatnonzero(sample.loss_mask)[-1])
@@ -56,6 +61,7 @@ def rows_of_samples(samples: Sequence[TrainingSample]) -> list[Row]:
             targets=ids[1 : end + 1],
             mask=sample.loss_mask[1 : end + 1],
             values=values.astype(np.float32),
+            teacher_top=sample.teacher_top if teacher_top else None,
         )
         rows.append(row)
         offset += end

@@ -67,6 +67,10 @@ class LossConfig:
     opd_kl_coef: float = 0.0
     """On-policy distillation: the advantage of each token gets -opd_kl_coef * (l - l_teacher), with
     `teacher_logprobs` of the samples."""
+    opd_top_k: int = 0
+    """Above 0: instead, the loss gets opd_kl_coef * the reverse KL divergence over the whole of each
+    distribution, of which the teacher's likeliest opd_top_k tokens count one by one and all others together,
+    with `teacher_top` of the samples."""
 
     def __post_init__(self) -> None:
         checks = {
@@ -89,6 +93,7 @@ class LossConfig:
             "kl_coef": 0 <= self.kl_coef < math.inf,
             "kl_reference": self.kl_reference in ("rollout", "sample"),
             "opd_kl_coef": 0 <= self.opd_kl_coef < math.inf,
+            "opd_top_k": self.opd_top_k >= 0,
         }
         for name, fine in checks.items():
             if not fine:
@@ -132,6 +137,11 @@ class LossConfig:
             )
 
     def _check_kl(self) -> None:
+        if self.opd_top_k and not self.opd_kl_coef:
+            raise ConfigError(
+                f"loss.opd_top_k = {self.opd_top_k} with loss.opd_kl_coef = 0: nothing would be distilled; "
+                "set the weight opd_kl_coef above 0, or opd_top_k to 0"
+            )
         if self.kl_coef and self.kl_loss_coef:
             raise ConfigError(
                 f"loss.kl_coef = {self.kl_coef} and loss.kl_loss_coef = {self.kl_loss_coef} penalise the "
@@ -170,7 +180,8 @@ class LossConfig:
             "reference_logprobs": policy
             and self.kl_reference == "sample"
             and bool(self.kl_coef or self.kl_loss_coef),
-            "teacher_logprobs": policy and self.opd_kl_coef > 0,
+            "teacher_logprobs": policy and self.opd_kl_coef > 0 and not self.opd_top_k,
+            "teacher_top": policy and self.opd_top_k > 0,
         }
         return tuple(name for name, read in needed.items() if read)
 

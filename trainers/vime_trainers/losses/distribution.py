@@ -25,3 +25,15 @@ def log_probs_and_entropy(
     # A token that cannot be sampled has log-prob -inf: 0 * -inf is NaN, but its share of the entropy is 0.
     finite = torch.where(table.isneginf(), torch.zeros_like(table), table)
     return table.gather(-1, targets[:, None])[:, 0], -(table.exp() * finite).sum(-1)
+
+
+def top_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+    """[num_tokens, N + 1] log-probs of N tokens and, last, of all others together; differentiable.
+
+    Args:
+        logits: [num_tokens, vocabulary], already divided by the temperature.
+        ids: [num_tokens, N] no id twice in a row. Where they are the whole vocabulary, the rest is -inf.
+    """
+    table = torch.log_softmax(logits if logits.dtype == torch.float64 else logits.float(), dim=-1)
+    rest = table.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
+    return torch.cat([table.gather(-1, ids), rest], dim=-1)

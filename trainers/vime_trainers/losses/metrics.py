@@ -29,6 +29,10 @@ def metrics_of(
     for field, name in (("reference_logprobs", "kl_reference"), ("teacher_logprobs", "kl_teacher")):
         if field in loss.sample_fields:
             found[name] = sums[name] / count
+    if loss.opd_top_k:
+        found["kl_teacher"] = sums["kl_teacher"] / count
+        found["opd_top_mass"] = sums["top_mass"] / count
+        found["opd_teacher_top_mass"] = sums["teacher_top_mass"] / count
     return found | {
         "pg_loss": sums["pg_loss"],
         "kl_k3": sums["kl_k3"] / count,

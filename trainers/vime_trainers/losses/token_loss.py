@@ -19,6 +19,7 @@ from vime_trainers.losses.corrections import (
     token_tis,
     veto_accept,
 )
+from vime_trainers.losses.distillation import top_k_reverse_kl
 from vime_trainers.losses.gspo import gspo_loss
 from vime_trainers.losses.histogram import magnitudes
 from vime_trainers.losses.policy_gradient import (
@@ -46,6 +47,8 @@ SUMS = (
     "is_weight_squared",
     "kl_reference",
     "kl_teacher",
+    "top_mass",
+    "teacher_top_mass",
     "count",
 )
 """Names of the sums of `TokenLoss.sums`, in order: sums over tokens, so that shards can be added."""
@@ -53,7 +56,7 @@ SUMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenInputs:
-    """Trainable tokens and what is known of each; every tensor is [num_tokens]."""
+    """Trainable tokens and what is known of each; every tensor is [num_tokens] unless it says more."""
 
     log_probs: Tensor
     """Of the trainer, differentiable."""
@@ -70,6 +73,11 @@ class TokenInputs:
     """Of the trainer before the first of several updates with this batch."""
     reference_log_probs: Tensor | None = None
     teacher_log_probs: Tensor | None = None
+    top_log_probs: Tensor | None = None
+    """[num_tokens, N + 1] of the trainer, differentiable, of the teacher's N likeliest tokens and of all
+    others together."""
+    teacher_top_log_probs: Tensor | None = None
+    """[num_tokens, N + 1] of the teacher, of the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,8 @@ def token_loss(config: LossConfig, tokens: TokenInputs) -> TokenLoss:
         loss = loss - config.entropy_coef * tokens.entropy
     if config.kl_loss_coef:
         loss = loss + config.kl_loss_coef * _kl_loss(config, tokens, mask)
+    if config.opd_top_k:
+        loss = loss + config.opd_kl_coef * _distillation(tokens, mask, effects)
     accepted = _accepted(config, tokens, mask)
     if accepted is not None:
         effects.rejected = ~accepted
@@ -115,6 +125,7 @@ class _Effects:
     def __init__(self, like: Tensor) -> None:
         self.ratio = torch.ones_like(like.detach())
         self.is_weight = torch.ones_like(self.ratio)
+        self.kl_teacher: Tensor | None = None
         self.clipped, self.tis_clipped, self.rejected, self.clamped = (
             torch.zeros_like(like, dtype=torch.bool) for _ in range(4)
         )
@@ -147,7 +158,11 @@ def report(
         effects.is_weight.sum(),
         effects.is_weight.double().square().sum(),
         _divergence(current, tokens.reference_log_probs),
-        _divergence(current, tokens.teacher_log_probs),
+        _divergence(current, tokens.teacher_log_probs)
+        if effects.kl_teacher is None
+        else effects.kl_teacher.sum(),
+        _top_mass(current, tokens.top_log_probs),
+        _top_mass(current, tokens.teacher_top_log_probs),
         torch.tensor(difference.numel(), device=difference.device),
     )
     largest = difference.max() if difference.numel() else difference.new_zeros(())
@@ -161,6 +176,11 @@ def _divergence(log_probs: Tensor, other: Tensor | None) -> Tensor:
         return log_probs.new_zeros(())
     known = ~other.isnan()
     return (masked(log_probs, known) - masked(other, known)).sum()
+
+
+def _top_mass(log_probs: Tensor, top: Tensor | None) -> Tensor:
+    """[] the sum over tokens of the probability of the teacher's likeliest."""
+    return log_probs.new_zeros(()) if top is None else top.detach()[:, :-1].exp().sum()
 
 
 def old_log_probs(config: LossConfig, tokens: TokenInputs) -> Tensor:
@@ -177,7 +197,7 @@ def _policy_loss(config: LossConfig, tokens: TokenInputs, mask: Tensor, effects:
     advantages = tokens.advantages
     if config.kl_coef:
         advantages = kl.penalised(advantages, current, _reference(config, tokens), mask, config.kl_coef)
-    if config.opd_kl_coef:
+    if config.opd_kl_coef and not config.opd_top_k:
         teacher = _given(tokens.teacher_log_probs, "teacher_log_probs")
         advantages = kl.penalised(advantages, current, teacher, mask, config.opd_kl_coef)
     bounds = {"eps_clip": config.eps_clip, "eps_clip_high": config.eps_clip_high}
@@ -242,6 +262,16 @@ def _kl_loss(config: LossConfig, tokens: TokenInputs, mask: Tensor) -> Tensor:
         old = old_log_probs(config, tokens)
         return kl.ratio_weighted(estimator, tokens.log_probs, old, reference, mask)
     return estimator(tokens.log_probs, reference, mask)
+
+
+def _distillation(tokens: TokenInputs, mask: Tensor, effects: _Effects) -> Tensor:
+    if not mask.numel():
+        return tokens.log_probs  # a context-parallel rank without a trainable token
+    current = _given(tokens.top_log_probs, "top_log_probs")
+    teacher = _given(tokens.teacher_top_log_probs, "teacher_top_log_probs")
+    divergence = top_k_reverse_kl(current, teacher, mask)
+    effects.kl_teacher = divergence.detach()
+    return divergence
 
 
 def _trainer_side(config: LossConfig, tokens: TokenInputs) -> Tensor:

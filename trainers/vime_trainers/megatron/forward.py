@@ -14,7 +14,12 @@ from torch import Tensor
 from vime_trainers.batching.pack import MicroBatch
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.families import ModelShape
-from vime_trainers.megatron.log_probs import token_log_probs, whole_hidden, whole_logits
+from vime_trainers.megatron.log_probs import (
+    token_log_probs,
+    top_k_log_probs,
+    whole_hidden,
+    whole_logits,
+)
 from vime_trainers.megatron.micro_batches import packed_rows
 from vime_trainers.megatron.model import PolicyModel
 
@@ -70,8 +75,9 @@ def selected_log_probs(
     *,
     temperature: float,
     entropy_grad: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """Log-probs and entropies of a micro-batch's selected targets, from the last stage's hidden states."""
+    top_ids: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """As `token_log_probs`, of a micro-batch's selected targets, from the last stage's hidden states."""
     group = parallel_state.get_tensor_model_parallel_group()
     rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
     return token_log_probs(
@@ -83,6 +89,33 @@ def selected_log_probs(
         chunk_size=config.log_probs_chunk_size,
         group=group,
         entropy_grad=entropy_grad,
+        top_ids=top_ids,
+    )
+
+
+def selected_top_k(
+    model: PolicyModel,
+    config: MegatronConfig,
+    shape: ModelShape,
+    micro_batch: MicroBatch,
+    hidden: Tensor,
+    k: int,
+    *,
+    temperature: float,
+    num_candidates: int,
+) -> tuple[Tensor, Tensor]:
+    """As `top_k_log_probs`, in the places of a micro-batch's selected targets."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
+    return top_k_log_probs(
+        rows[micro_batch.selected],
+        model.output_weight(),
+        k,
+        vocab_size=shape.vocab_size,
+        num_candidates=num_candidates,
+        temperature=temperature,
+        chunk_size=config.log_probs_chunk_size,
+        group=group,
     )
 
 

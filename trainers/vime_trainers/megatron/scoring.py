@@ -13,13 +13,14 @@ from torch import Tensor
 
 from vime_agents.errors import ConfigError
 from vime_agents.serving.hf_folder import same_tokenizer
+from vime_agents.trainer import TopTokens
 from vime_trainers.batching.cost import RowCost, read_row_cost
 from vime_trainers.batching.pack import MicroBatch
 from vime_trainers.batching.rows import rows_of_tokens
 from vime_trainers.megatron.config import MegatronConfig
 from vime_trainers.megatron.device import cpu_compat, device
 from vime_trainers.megatron.families import ModelShape, read_model_shape
-from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs
+from vime_trainers.megatron.forward import run_micro_batches, selected_log_probs, selected_top_k
 from vime_trainers.megatron.metrics import sum_over_ranks
 from vime_trainers.megatron.micro_batches import micro_batches
 from vime_trainers.megatron.model import PolicyModel, build_model
@@ -72,6 +73,47 @@ class FrozenModel:
             masks=masks,
         )
 
+    def top_logprobs(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        k: int,
+        *,
+        temperature: float,
+        masks: Sequence[NDArray[np.bool_]],
+        vocab_size: int,
+    ) -> list[TopTokens]:
+        """As `vime_trainers.sample_logprobs.Teacher.top_logprobs`; a collective."""
+        table = rows_of_tokens(rows, masks)
+        wanted = np.concatenate([row.mask for row in table])
+        place = torch.from_numpy(np.cumsum(wanted) - 1).to(device())
+        ids = torch.zeros((int(wanted.sum()), k), dtype=torch.int32, device=device())
+        logprobs = torch.zeros((len(ids), k + 1), dtype=torch.float32, device=device())
+
+        def store(micro: MicroBatch, hidden: Tensor) -> Tensor:
+            if micro.selected.numel():
+                where = place[micro.slots]
+                found, logprobs[where] = selected_top_k(
+                    self.parts[-1],
+                    self.config,
+                    self.shape,
+                    micro,
+                    hidden,
+                    k,
+                    temperature=temperature,
+                    num_candidates=min(vocab_size, self.shape.vocab_size),
+                )
+                ids[where] = found.int()
+            return hidden.new_zeros(())
+
+        with cpu_compat(), torch.no_grad():
+            packed, _ = micro_batches(table, self.config, self.row_cost)
+            run_micro_batches(self.parts, packed, store, forward_only=True)
+            sum_over_ranks(ids)
+            sum_over_ranks(logprobs)
+        ends = np.cumsum([row.mask.sum() for row in table])[:-1]
+        parts = (np.split(x.cpu().numpy(), ends) for x in (ids, logprobs))
+        return [TopTokens(ids=i, logprobs=x) for i, x in zip(*parts, strict=True)]
+
 
 def token_logprobs(
     parts: Sequence[Any],
@@ -94,7 +136,7 @@ def token_logprobs(
 
     def store(micro: MicroBatch, hidden: Tensor) -> Tensor:
         if micro.selected.numel():
-            found, _ = selected_log_probs(model, config, shape, micro, hidden, temperature=temperature)
+            found, *_ = selected_log_probs(model, config, shape, micro, hidden, temperature=temperature)
             flat[micro.slots] = found
         return hidden.new_zeros(())
 

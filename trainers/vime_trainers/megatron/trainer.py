@@ -48,7 +48,7 @@ from vime_trainers.megatron.optimizer import Schedule, make_optimizer, wrap
 from vime_trainers.megatron.scoring import FrozenModel, token_logprobs
 from vime_trainers.megatron.trainable import choose_trainable
 from vime_trainers.megatron.weights import export_hf_weights, load_hf_weights
-from vime_trainers.sample_logprobs import LogProbField, refuse_missing, with_logprobs
+from vime_trainers.sample_logprobs import FrozenField, check_top_k, completed
 
 
 class MegatronTrainer:
@@ -78,7 +78,7 @@ class MegatronTrainer:
             self.ddp = wrap(config, self.parts)
             self.optimizer = make_optimizer(config, self.ddp)
             self.schedule = Schedule(config, self.optimizer)
-        self.frozen = _frozen_models(config)
+        self.frozen = _frozen_models(config, self.shape.vocab_size)
         self.critic = None if config.critic is None else Critic(config)
         self._background = BackgroundSave()
 
@@ -100,9 +100,8 @@ class MegatronTrainer:
             ConfigError: a row is longer than `max_tokens_per_gpu`.
             RecordError: a sample lacks log-probs that the loss reads.
         """
-        for field, model in self.frozen.items():
-            batch = with_logprobs(batch, field, model)
-        refuse_missing(batch.samples, self.config.loss)
+        loss = self.config.loss
+        batch = completed(batch, self.frozen, loss, vocab_size=self.shape.vocab_size)
         if not batch.samples:
             self.num_skipped += 1
             return {
@@ -111,7 +110,7 @@ class MegatronTrainer:
                 "num_trainable_tokens": 0.0,
             }
         started = time.perf_counter()
-        rows = rows_of_samples(batch.samples)
+        rows = rows_of_samples(batch.samples, teacher_top=loss.opd_top_k > 0)
         with cpu_compat():
             parts, layout = micro_batches(rows, self.config, self.row_cost)
             totals = Totals()
@@ -142,7 +141,7 @@ class MegatronTrainer:
         done = time.perf_counter()
         return (
             custom
-            | metrics_of(sums, max_diff, totals.abs_diffs.cpu(), self.config.loss)
+            | metrics_of(sums, max_diff, totals.abs_diffs.cpu(), loss)
             | norms
             | balance
             | self._model_flops(rows, done - started)
@@ -186,10 +185,14 @@ class MegatronTrainer:
     def _token_loss(self, micro: MicroBatch, hidden: Tensor, temperature: float) -> tuple[Tensor, TokenLoss]:
         """Log-probs of the selected tokens, and their loss."""
         config, place = self.config, (self.model, self.config, self.shape, micro, hidden)
-        logits = None
+        logits = top_log_probs = None
+        top = micro.teacher_top
         if self._custom_loss is None:
-            log_probs, entropy = selected_log_probs(
-                *place, temperature=temperature, entropy_grad=config.loss.entropy_coef != 0
+            log_probs, entropy, top_log_probs = selected_log_probs(
+                *place,
+                temperature=temperature,
+                entropy_grad=config.loss.entropy_coef != 0,
+                top_ids=None if top is None else top.ids,
             )
         else:
             logits = selected_logits(*place, temperature=temperature)
@@ -205,6 +208,8 @@ class MegatronTrainer:
             old_log_probs=old,
             reference_log_probs=reference,
             teacher_log_probs=teacher,
+            top_log_probs=top_log_probs,
+            teacher_top_log_probs=None if top is None else top.log_probs,
         )
         if self._custom_loss is None or logits is None:
             return log_probs, token_loss(config.loss, tokens)
@@ -370,18 +375,23 @@ class MegatronTrainer:
             dist.destroy_process_group()
 
 
-def _frozen_models(config: MegatronConfig) -> dict[LogProbField, FrozenModel]:
+def _frozen_models(config: MegatronConfig, vocab_size: int) -> dict[FrozenField, FrozenModel]:
     """What the trainer itself can fill in of the fields that the loss reads."""
-    known: dict[LogProbField, tuple[str, str | None]] = {
+    known: dict[FrozenField, tuple[str, str | None]] = {
         "reference_logprobs": ("--ref-load", config.ref_load),
         "teacher_logprobs": ("--opd-teacher-load", config.opd_teacher_load),
+        "teacher_top": ("--opd-teacher-load", config.opd_teacher_load),
     }
     wanted = config.loss.sample_fields
-    return {
+    found: dict[FrozenField, FrozenModel] = {
         field: FrozenModel(config, folder, flag=flag)
         for field, (flag, folder) in known.items()
         if folder is not None and field in wanted
     }
+    if "teacher_top" in found:
+        theirs = found["teacher_top"].shape.vocab_size
+        check_top_k(config.loss.opd_top_k, vocab_size=vocab_size, teacher_vocab_size=theirs)
+    return found
 
 
 def _add_up_row_parts(totals: Tensor) -> None:

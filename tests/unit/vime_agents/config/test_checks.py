@@ -139,6 +139,7 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
         ({"ref_load": "m"}, ["--ref-load", "--kl-loss-coef"]),
         ({"kl_reference": "ref"}, ["--kl-reference ref", "--kl-coef"]),
         ({"opd_kl_coef": 0.5}, ["--opd-kl-coef 0.5", "--opd-teacher-load None"]),
+        ({"opd_top_k": 8}, ["--opd-top-k 8", "--opd-teacher-load and --opd-kl-coef"]),
         ({"opd_teacher_load": "m"}, ["--opd-kl-coef 0", "--opd-teacher-load m"]),
         ({"overlong_buffer_len": 9}, ["--overlong-buffer-len 9", "--overlong-max-len None"]),
         ({"overlong_buffer_len": 9, "overlong_max_len": 8}, ["--overlong-max-len 8", "not below the buffer"]),

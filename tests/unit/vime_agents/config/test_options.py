@@ -135,6 +135,7 @@ TRAIN_EXAMPLES = {
     "kl_reference": ("--kl-reference ref --kl-coef 0.1", "ref"),
     "ref_load": ("--ref-load other --kl-coef 0.1", "other"),
     "opd_kl_coef": ("--opd-kl-coef 0.5 --opd-teacher-load m", 0.5),
+    "opd_top_k": ("--opd-top-k 64 --opd-kl-coef 0.5 --opd-teacher-load m", 64),
     "opd_teacher_load": ("--opd-kl-coef 0.5 --opd-teacher-load m", "m"),
     "eps_clip": ("--eps-clip 0.1", 0.1),
     "eps_clip_high": ("--eps-clip-high 0.28", 0.28),

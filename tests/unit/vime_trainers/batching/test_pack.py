@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vime_agents.trainer import TrainingSample
+from vime_agents.trainer import TopTokens, TrainingSample
 from vime_trainers.batching.pack import pack
 from vime_trainers.batching.rows import VALUES, rows_of_samples, rows_of_tokens
 
@@ -124,3 +126,24 @@ def test_a_stop_token_that_is_the_padding_too_is_trained_where_it_was_sampled():
     assert micro.input_ids[0].tolist() == [7, 8, 9, 5]
     assert micro.targets.tolist() == [9, 0, 0]
     assert micro.selected.tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("cp_size", [1, 2])
+def test_a_teachers_top_tokens_stay_with_their_predictions(cp_size):
+    """Each prediction's top token is marked by its target id, whatever rank has it."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for row, length in zip(rows_of_lengths([9, 1, 6]), (9, 1, 6), strict=True):
+        mask = rng.random(length) < 0.6
+        mask[-1] = True
+        ids = np.stack([row.targets[mask], row.targets[mask] + 1000], 1).astype(np.int32)
+        shares = np.tile(np.float32([0.5, 0.3, 0.2]), (len(ids), 1))
+        rows.append(replace(row, mask=mask, teacher_top=TopTokens(ids=ids, logprobs=np.log(shares))))
+    count = 0
+    for rank in range(cp_size):
+        share = pack(rows, cp_rank=rank, cp_size=cp_size)
+        assert share.teacher_top.ids.tolist() == [[t, t + 1000] for t in share.targets.tolist()]
+        assert share.teacher_top.log_probs.shape == (len(share.targets), 3)
+        count += len(share.targets)
+    assert count == sum(row.mask.sum() for row in rows)
+    assert pack([]).teacher_top is None

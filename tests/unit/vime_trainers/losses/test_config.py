@@ -70,6 +70,7 @@ def test_a_dual_clip_without_a_clip_is_refused(kind):
         {"kl_loss_coef": -1.0},
         {"kl_coef": float("nan")},
         {"opd_kl_coef": -1.0},
+        {"opd_top_k": -1},
         {"pg_loss_type": "dpo"},
         {"loss_type": "sft"},
         {"kl_loss_type": "k4"},
@@ -82,6 +83,11 @@ def test_values_out_of_range_are_refused_by_name(bad):
         LossConfig(**bad)
 
 
+def test_a_number_of_top_tokens_without_a_weight_is_refused():
+    with pytest.raises(ConfigError, match=r"opd_top_k = 8 with loss.opd_kl_coef = 0"):
+        LossConfig(opd_top_k=8)
+
+
 def test_a_loss_names_what_it_reads_of_a_sample():
     assert LossConfig().sample_fields == ()
     everything = LossConfig(
@@ -89,6 +95,7 @@ def test_a_loss_names_what_it_reads_of_a_sample():
     ).sample_fields
     assert everything == ("old_logprobs", "reference_logprobs", "teacher_logprobs")
     assert LossConfig(kl_reference="sample").sample_fields == ()
+    assert LossConfig(opd_kl_coef=1.0, opd_top_k=8).sample_fields == ("teacher_top",)
 
 
 def test_only_losses_of_whole_rows_need_them():

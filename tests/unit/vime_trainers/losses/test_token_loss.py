@@ -19,7 +19,7 @@ ENTROPY = [1.0, 2.0, 3.0]
 
 
 def as_tensor(values):
-    return torch.tensor(values, dtype=torch.float64)
+    return torch.as_tensor(values, dtype=torch.float64)
 
 
 def run(config: LossConfig, **known):
@@ -173,6 +173,31 @@ def test_another_teacher_is_another_gradient():
     assert (second[0], second[2]) == (first[0], first[2])
 
 
+def test_the_divergence_from_a_teachers_top_tokens_replaces_that_of_the_sampled_one():
+    """0.5 ln(5/7) + 0.5 ln(5/3), 0.8 ln(4/3) + 0.2 ln(1/2), and 0 where both agree."""
+    student, teacher = [[0.5, 0.5], [0.8, 0.2], [0.1, 0.9]], [[0.7, 0.3], [0.6, 0.4], [0.1, 0.9]]
+    top = {"top_log_probs": np.log(student), "teacher_top_log_probs": np.log(teacher)}
+    config = LossConfig(opd_kl_coef=0.5, opd_top_k=1)
+    plain, _, _ = run(LossConfig())
+    result, gradient, sums = run(config, **top)
+    divergences = [0.087177, 0.8 * math.log(4 / 3) + 0.2 * math.log(0.5), 0.0]
+    extra = sum(w * 0.5 * x for w, x in zip(WEIGHTS, divergences, strict=True))
+    assert (result.loss - plain.loss).item() == pytest.approx(extra, abs=1e-6)
+    assert sums["pg_loss"] == pytest.approx(plain.loss.item())
+    assert gradient == run(LossConfig())[1]  # the sampled token's log-prob has no part in it
+    found = metrics_of(sums, 0.0, torch.zeros(NUM_BINS), config)
+    assert found["kl_teacher"] == pytest.approx(sum(divergences) / 3, abs=1e-6)
+    assert found["opd_top_mass"] == pytest.approx(1.4 / 3)
+    assert found["opd_teacher_top_mass"] == pytest.approx(1.4 / 3)
+
+
+def test_a_rejected_row_does_not_distil():
+    top = {"top_log_probs": np.log([[0.5, 0.5]] * 3), "teacher_top_log_probs": np.log([[0.7, 0.3]] * 3)}
+    settings = {"opd_kl_coef": 0.5, "opd_top_k": 1}
+    result, _, _ = run(LossConfig(rs_upper_bound=1.4, **settings), rows=two_rows(0, 1, 1), **top)
+    assert result.loss.item() == pytest.approx(WEIGHTS[0] * (-ADVANTAGES[0] + 0.5 * 0.087177), abs=1e-6)
+
+
 def test_likelihood_takes_samples_that_nobody_sampled():
     result, gradient, _ = run(LossConfig(loss_type="sft_loss"), rollout_log_probs=[math.nan] * 3)
     assert gradient == [-0.5, -0.25, -0.25]
@@ -252,6 +277,7 @@ def test_loss_and_gradient_do_not_depend_on_the_split_into_micro_batches_or_the_
         (LossConfig(old_logprobs="sample"), "old_log_probs"),
         (LossConfig(kl_coef=0.1, kl_reference="sample"), "reference_log_probs"),
         (LossConfig(opd_kl_coef=0.1), "teacher_log_probs"),
+        (LossConfig(opd_kl_coef=0.1, opd_top_k=4), "top_log_probs"),
     ],
 )
 def test_what_a_loss_reads_and_is_not_there_is_named(config, told):
