@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from vime_agents.errors import WeightSyncError
 from vime_agents.serving.engine_client import EngineClient
 from vime_agents.serving.vllm_server import VllmServer, VllmServerConfig
+from vime_trainers.sync import gloo_group
 from vime_trainers.sync.broadcast import WeightBroadcast
 from vime_trainers.sync.probe import probe_tokens
 from vime_trainers.sync.publisher import WeightPublisher
@@ -21,7 +22,7 @@ PROBE = probe_tokens(512)
 
 
 async def test_broadcast_weights_are_exact_and_a_wrong_announcement_is_refused(
-    tiny_qwen3: Path, other_tiny_qwen3: Path, tmp_path: Path, hf_logprobs
+    tiny_qwen3: Path, other_tiny_qwen3: Path, tmp_path: Path, hf_logprobs, monkeypatch: pytest.MonkeyPatch
 ):
     config = VllmServerConfig(
         model=tiny_qwen3,
@@ -53,4 +54,21 @@ async def test_broadcast_weights_are_exact_and_a_wrong_announcement_is_refused(
                 broadcast.update_info(weights[1:]), 3, trainer_logprobs=hf_logprobs(tiny_qwen3, PROBE)
             )
         assert await publisher.probe(hf_logprobs(tiny_qwen3, PROBE)) < 1e-4
+        # Plan 77: what arrives is not what its checksum is of. The engine says so, and takes the next.
+        monkeypatch.setattr(gloo_group, "checksum", lambda data: "0" * 16)
+        with pytest.raises(WeightSyncError, match=rf"failed at `update`.*{weights[0][0]} arrived damaged"):
+            await publisher.publish(
+                broadcast.update_info(weights),
+                3,
+                trainer_logprobs=hf_logprobs(tiny_qwen3, PROBE),
+                send=lambda: broadcast.send(weights),
+            )
+        assert await publisher.probe(hf_logprobs(tiny_qwen3, PROBE)) < 1e-4  # not one was loaded
+        monkeypatch.undo()
+        await publisher.publish(
+            broadcast.update_info(weights),
+            4,
+            trainer_logprobs=hf_logprobs(tiny_qwen3, PROBE),
+            send=lambda: broadcast.send(weights),
+        )
         await client.aclose()

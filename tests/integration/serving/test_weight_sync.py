@@ -122,6 +122,25 @@ async def test_a_stale_file_is_refused_by_its_version(
     assert await still_serves(client, tiny_qwen3, hf_logprobs) < 1e-4
 
 
+async def test_a_bit_that_flipped_in_the_file_leaves_the_engine_as_it_was(
+    publisher: WeightPublisher,
+    client: EngineClient,
+    tiny_qwen3: Path,
+    other_tiny_qwen3: Path,
+    tmp_path,
+    hf_logprobs,
+):
+    """Plan 77. The lowest bit of the last number: no probe would see it."""
+    weights = weights_of(other_tiny_qwen3, tmp_path / "w.safetensors", 3)
+    whole = bytearray(weights.path.read_bytes())
+    whole[-4] ^= 1
+    weights.path.write_bytes(whole)
+    with pytest.raises(WeightSyncError, match=r"failed at `update`.*is damaged: checksum"):
+        await publisher.publish(weights, 3, trainer_logprobs=hf_logprobs(other_tiny_qwen3, PROBE))
+    assert await still_serves(client, tiny_qwen3, hf_logprobs) < 1e-4
+    assert await client.weight_version() == 0
+
+
 async def test_one_wrong_tensor_is_found_by_the_probe(
     publisher: WeightPublisher, client: EngineClient, other_tiny_qwen3: Path, tmp_path, hf_logprobs
 ):

@@ -123,11 +123,11 @@ class _Rank:
     def broadcast(self, dtype_name: Dtype) -> None:
         import torch
 
-        from vime_trainers.sync.gloo_group import broadcast_bytes
+        from vime_trainers.sync.gloo_group import send_tensor
 
         for _, tensor in self.trainer.weights(getattr(torch, dtype_name)):
             if self.rank == 0:
-                broadcast_bytes(self.receivers, tensor.detach().cpu().contiguous())
+                send_tensor(self.receivers, tensor.detach().cpu().contiguous())
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         return self.trainer.weight_shapes()

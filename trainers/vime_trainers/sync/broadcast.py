@@ -10,7 +10,7 @@ import torch
 from torch.distributed import ProcessGroupGloo
 
 from vime_agents.serving.engine_client import EngineClient
-from vime_trainers.sync.gloo_group import broadcast_bytes, join_group
+from vime_trainers.sync.gloo_group import join_group, send_tensor
 
 T = TypeVar("T")
 
@@ -92,4 +92,4 @@ class WeightBroadcast:
 
     def _send(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         for _, tensor in weights:
-            broadcast_bytes(self._group, tensor.detach().to("cpu").contiguous())
+            send_tensor(self._group, tensor.detach().to("cpu").contiguous())

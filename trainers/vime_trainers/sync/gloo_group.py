@@ -7,6 +7,8 @@ from datetime import timedelta
 import torch
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, TCPStore
 
+from vime_trainers.sync.checksums import DIGITS, checksum, tensor_bytes
+
 TIMEOUT_S = 300.0
 
 
@@ -28,3 +30,18 @@ def broadcast_bytes(group: ProcessGroupGloo, tensor: torch.Tensor) -> None:
     options = BroadcastOptions()
     options.rootRank, options.rootTensor = 0, 0
     group.broadcast([tensor.reshape(-1).view(torch.uint8)], options).wait()
+
+
+def send_tensor(group: ProcessGroupGloo, tensor: torch.Tensor) -> None:
+    """Rank 0's part: a contiguous tensor on the CPU, and its checksum after it."""
+    broadcast_bytes(group, tensor)
+    digits = checksum(tensor_bytes(tensor)).encode()
+    broadcast_bytes(group, torch.frombuffer(bytearray(digits), dtype=torch.uint8))
+
+
+def receive_tensor(group: ProcessGroupGloo, tensor: torch.Tensor) -> bool:
+    """Another member's part: fills `tensor`, and says whether it is what rank 0 sent."""
+    broadcast_bytes(group, tensor)
+    digits = torch.empty(DIGITS, dtype=torch.uint8)
+    broadcast_bytes(group, digits)
+    return checksum(tensor_bytes(tensor)).encode() == bytes(digits.tolist())

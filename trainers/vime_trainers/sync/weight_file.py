@@ -1,20 +1,25 @@
-"""Weights as one safetensors file that says which version it holds."""
+"""Weights as one safetensors file that says which version it holds, and the checksum of each tensor."""
 
 from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 
 from vime_agents.errors import ContractError
+from vime_trainers.sync.checksums import DIGITS, checksum, tensor_bytes
 
 _VERSION_KEY = "weight_version"
+_CHECKSUMS_KEY = "checksums"
+"""Of the tensors, one after the other, in the order of the file."""
 _DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
@@ -60,7 +65,38 @@ def write_weight_file(
     Raises:
         ContractError: a tensor that `layout` does not announce at this place, or one that never came.
     """
-    header: dict[str, object] = {"__metadata__": {"format": "pt", _VERSION_KEY: str(version)}}
+    unknown = ["0" * DIGITS] * len(layout)
+    text, num_bytes = _header(layout, version, unknown)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(text)
+            found: list[str] = []
+            expected = iter(layout.items())
+            for name, tensor in weights:
+                announced = next(expected, None)
+                if announced != (name, (tuple(tensor.shape), tensor.dtype)):
+                    got = f"{name} {tuple(tensor.shape)} {tensor.dtype}"
+                    raise ContractError(f"{path}: got tensor {got}, expected {announced}")
+                data = tensor_bytes(tensor.detach().cpu().contiguous())
+                found.append(checksum(data))
+                file.write(data)
+            missing = next(expected, None)
+            if missing is not None:
+                raise ContractError(f"{path}: tensor {missing[0]} never came")
+            file.seek(0)
+            file.write(_header(layout, version, found)[0])  # as long as the one that it replaces
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return WeightFile(path=path.resolve(), version=version, num_tensors=len(layout), num_bytes=num_bytes)
+
+
+def _header(layout: Layout, version: int, checksums: Sequence[str]) -> tuple[bytes, int]:
+    """A file's first bytes, and how many its tensors take."""
+    metadata = {"format": "pt", _VERSION_KEY: str(version), _CHECKSUMS_KEY: "".join(checksums)}
+    header: dict[str, object] = {"__metadata__": metadata}
     offset = 0
     for name, (shape, dtype) in layout.items():
         end = offset + math.prod(shape) * dtype.itemsize
@@ -68,27 +104,25 @@ def write_weight_file(
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of 8
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(len(text).to_bytes(8, "little"))
-            file.write(text)
-            expected = iter(layout.items())
-            for name, tensor in weights:
-                announced = next(expected, None)
-                if announced != (name, (tuple(tensor.shape), tensor.dtype)):
-                    got = f"{name} {tuple(tensor.shape)} {tensor.dtype}"
-                    raise ContractError(f"{path}: got tensor {got}, expected {announced}")
-                flat = tensor.detach().cpu().contiguous().flatten()
-                file.write(memoryview(flat.view(torch.uint8).numpy()))
-            missing = next(expected, None)
-            if missing is not None:
-                raise ContractError(f"{path}: tensor {missing[0]} never came")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return WeightFile(path=path.resolve(), version=version, num_tensors=len(layout), num_bytes=offset)
+    return len(text).to_bytes(8, "little") + text, offset
+
+
+def check_tensors(path: Path) -> None:
+    """Read every byte. Raises ValueError: a tensor is not what was written, or the file has no checksums."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header: dict[str, Any] = json.loads(file.read(size))
+        known = header.pop("__metadata__", {}).get(_CHECKSUMS_KEY, "")
+        if len(known) != DIGITS * len(header):
+            raise ValueError(f"{path} holds no checksums of its {len(header)} tensors")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            for place, (name, entry) in enumerate(header.items()):
+                start, end = (8 + size + offset for offset in entry["data_offsets"])
+                with data[start:end] as piece:
+                    found = checksum(piece)
+                wanted = known[DIGITS * place :][:DIGITS]
+                if found != wanted:
+                    raise ValueError(f"{path}: tensor {name} is damaged: checksum {found}, not {wanted}")
 
 
 def check_version(path: Path, version: str) -> None:

@@ -7,8 +7,9 @@ vLLM imports this module in each worker (`--worker-extension-cls`); the import r
 Two things differ from vLLM 0.32's own transfers. First, on CPU every weight is packed for its kernel, and a
 reload packs again only what was loaded: with tied embeddings nothing is loaded under the output layer's
 name, which then silently keeps the old weights. Here it is packed again. Second, tensors are compared with
-the served checkpoint by name and shape before the first one is touched, so that a wrong file leaves the
-engine with the weights that it had.
+the served checkpoint by name and shape, and those of a file with their checksums, before the first one is
+touched, so that a wrong file leaves the engine with the weights that it had. A broadcast is compared tensor
+by tensor, as it arrives.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from vime_agents.serving.hf_folder import check_hf_folder
-from vime_trainers.sync.gloo_group import broadcast_bytes, join_group
+from vime_trainers.sync.gloo_group import join_group, receive_tensor
 from vime_trainers.sync.manifest import check_manifest
-from vime_trainers.sync.weight_file import check_version, file_shapes, iterate_file
+from vime_trainers.sync.weight_file import check_tensors, check_version, file_shapes, iterate_file
 
 
 class WeightSyncExtension:
@@ -123,8 +124,9 @@ class FileTransfer(CheckpointTransfer):
     update_info_cls = FileUpdate
 
     def shapes(self, info: FileUpdate) -> Mapping[str, tuple[int, ...]]:
-        """From the file's header."""
+        """From the file's header; every byte is compared with its tensor's checksum."""
         check_version(Path(info.path), info.version)
+        check_tensors(Path(info.path))
         return file_shapes(Path(info.path))
 
     def tensors(self, info: FileUpdate) -> Iterator[tuple[str, torch.Tensor]]:
@@ -173,13 +175,22 @@ class GlooTransfer(CheckpointTransfer):
         return {name: tuple(shape) for name, shape in zip(info.names, info.shapes, strict=True)}
 
     def tensors(self, info: GlooUpdate) -> Iterator[tuple[str, torch.Tensor]]:
-        """One broadcast each."""
+        """One broadcast each. Raises ValueError, after the last: one arrived damaged, and was not loaded."""
         if self._group is None:
             raise RuntimeError("gloo transfer: /init_weight_transfer_engine was never called")
+        damaged: list[str] = []
         for name, dtype_name, shape in zip(info.names, info.dtype_names, info.shapes, strict=True):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype_name))
-            broadcast_bytes(self._group, tensor)
-            yield name, tensor
+            if receive_tensor(self._group, tensor):
+                if not damaged:
+                    yield name, tensor
+            else:
+                damaged.append(name)
+        if damaged:  # not before: rank 0 would send to nobody
+            raise ValueError(
+                f"tensor {damaged[0]} arrived damaged; what came before it is loaded, so that the engine "
+                "holds a mixture of two versions"
+            )
 
     def shutdown(self) -> None:
         """Leave the group."""

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from vime_trainers.sync.broadcast import WeightBroadcast
-from vime_trainers.sync.gloo_group import broadcast_bytes, join_group
+from vime_trainers.sync.checksums import checksum, tensor_bytes
+from vime_trainers.sync.gloo_group import broadcast_bytes, join_group, receive_tensor, send_tensor
 
 
 def free_port() -> int:
@@ -36,6 +37,27 @@ def test_every_member_gets_the_bits_of_rank_0():
         for received in pool.map(member, range(3)):
             for a, b in zip(sent, received, strict=True):
                 assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
+def test_a_bit_that_flips_on_the_way_is_found():
+    """Plan 77. The second tensor is sent with one bit of another than its checksum is of."""
+    sent = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    flipped = sent.clone()
+    flipped.view(torch.uint8)[1, 2] ^= 1
+    port = free_port()
+
+    def member(rank: int) -> list[bool]:
+        group = join_group("127.0.0.1", port, rank=rank, world_size=2, timeout_s=30)
+        if rank:
+            return [receive_tensor(group, torch.zeros_like(sent)) for _ in range(3)]
+        send_tensor(group, sent)
+        broadcast_bytes(group, flipped)
+        broadcast_bytes(group, torch.tensor(list(checksum(tensor_bytes(sent)).encode()), dtype=torch.uint8))
+        send_tensor(group, flipped)
+        return []
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(member, range(2)))[1] == [True, False, True]
 
 
 def test_the_announcement_is_in_the_order_of_the_weights():

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from vime_agents.errors import ContractError
 from vime_trainers.sync.weight_file import (
     WeightFile,
+    check_tensors,
     check_version,
     file_shapes,
     iterate_file,
@@ -64,6 +65,37 @@ def test_another_version_is_stale(tmp_path: Path):
     check_version(written.path, "3")
     with pytest.raises(ValueError, match="holds weight version 3, not 4: a stale file"):
         check_version(written.path, "4")
+
+
+def test_every_bit_that_flips_is_found_with_its_tensor(tmp_path: Path):
+    """Plan 77."""
+    path = write(tmp_path / "w", WEIGHTS, 3).path
+    whole = path.read_bytes()
+    check_tensors(path)
+    first = len(whole) - (4 * 4 + 6 * 2)
+    for place in range(first, len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            path.write_bytes(damaged)
+            name = "a" if place < first + 16 else "b"
+            with pytest.raises(ValueError, match=f"tensor {name} is damaged: checksum [0-9a-f]{{16}}, not"):
+                check_tensors(path)
+
+
+def test_tensors_that_were_swapped_are_found(tmp_path: Path):
+    same_shape = {"a": torch.zeros(3), "b": torch.ones(3)}
+    path = write(tmp_path / "w", same_shape, 3).path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-24] + whole[-12:] + whole[-24:-12])
+    with pytest.raises(ValueError, match="tensor a is damaged"):
+        check_tensors(path)
+
+
+def test_a_file_of_another_writer_has_no_checksums(tmp_path: Path):
+    save_file(WEIGHTS, tmp_path / "w", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="holds no checksums of its 2 tensors"):
+        check_tensors(tmp_path / "w")
 
 
 def test_a_failed_write_keeps_the_old_file_and_nothing_else(tmp_path: Path):
