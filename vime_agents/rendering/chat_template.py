@@ -8,6 +8,9 @@ rendering a two-message stand-in with and without it:
 
 If the second continues the first after X, the difference is what to append after a sampled reply; if it does
 not, the template rewrites history and `extend` says None. The reply itself is never rendered.
+
+A template that drops the thoughts of earlier turns (Qwen3: once the user speaks again, not after tools)
+rewrites history where there are any: a stand-in with a thought shows whether it does.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from vime_agents.rendering.renderer import source_of
 from vime_agents.token_log import Piece
 
 _STAND_IN = "(a reply that stands in for the sampled one)"
+_THOUGHT = "<think>\n(a thought)\n</think>\n\n"
 _HERMES_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 
 
@@ -65,7 +69,7 @@ class ChatTemplateRenderer:
         head: list[Message] = [{"role": "user", "content": "u"}, {"role": "assistant", "content": _STAND_IN}]
         after = self._text([*head, *new_messages], tools, go=True).partition(_STAND_IN)[2]
         close = self._turn_close
-        if not after.startswith(close):
+        if not after.startswith(close) or self._drops_thought_of(previous_ids, new_messages, tools):
             return None
         rest = after.removeprefix(close)
         if previous_ids and previous_ids[-1] in self.stop_token_ids:
@@ -109,6 +113,28 @@ class ChatTemplateRenderer:
                 f"with {close!r}, without the tokenizer's eos token {self._tokenizer.eos_token!r}"
             )
         return close
+
+    def _drops_thought_of(
+        self, previous_ids: Sequence[int], new_messages: Sequence[Message], tools: Sequence[dict[str, Any]]
+    ) -> bool:
+        """Whether there are thoughts behind the first prompt that the template takes out now."""
+        if not self._drops_thoughts or self._keeps_thought(new_messages, tools):
+            return False
+        question: list[Message] = [{"role": "user", "content": "u"}]
+        go = self._text(question, (), go=True).removeprefix(self._text(question, (), go=False))
+        return "</think>" in self._tokenizer.decode(previous_ids).partition(go)[2]
+
+    @cached_property
+    def _drops_thoughts(self) -> bool:
+        """Whether the template ever does, told by a user's message, without rendering more each turn."""
+        return self._keeps_thought((), ()) and not self._keeps_thought([{"role": "user", "content": "u"}], ())
+
+    def _keeps_thought(self, new_messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> bool:
+        head: list[Message] = [
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": _THOUGHT + _STAND_IN},
+        ]
+        return _THOUGHT.strip() in self._text([*head, *new_messages], tools, go=False)
 
     def _split(
         self,

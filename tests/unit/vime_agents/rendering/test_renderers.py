@@ -128,6 +128,69 @@ def test_a_template_that_rewrites_history_does_not_extend(tokenizer: Any, folder
     assert renderer.extend(prompt + reply, [user("and?")], ()) is None
 
 
+DROPS_THOUGHTS = """
+{%- set query = namespace(last=0) %}
+{%- for m in messages %}{% if m.role == 'user' %}{% set query.last = loop.index0 %}{% endif %}{% endfor %}
+{%- for m in messages %}
+    {%- set said = m.content %}
+    {%- if m.role == 'assistant' and loop.index0 < query.last %}
+        {%- set said = m.content.split('</think>')[-1].lstrip('\n') %}
+    {%- endif %}
+    {{- '<|im_start|>' + m.role + '\n' + said + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
+"""As Qwen3's does: thoughts last until the user speaks again, and results of tools are no such speaking."""
+
+
+def audit(renderer: Renderer, tokenizer: Any, turns: list[tuple[str, list[Message]]]) -> list[str]:
+    """Of each (reply, what the env answers): whether the next prompt extends the tokens, or forks."""
+    messages: list[Message] = [user("1 + 2?")]
+    held, found = ids_of(renderer.initial(messages, ())), []
+    for reply, new in turns:
+        held += sampled(tokenizer, reply + "<|im_end|>")
+        messages += [assistant(reply), *new]
+        pieces = renderer.extend(held, new, ())
+        found.append("fork" if pieces is None else "exact")
+        held = ids_of(renderer.initial(messages, ())) if pieces is None else held + ids_of(pieces)
+        if isinstance(renderer, ChatTemplateRenderer):
+            assert tokenizer.decode(held) == tokenizer.decode(reference(renderer._tokenizer, messages))
+    return found
+
+
+THINKING: list[tuple[str, list[Message]]] = [
+    ("<think>\nadd them\n</think>\n\nI call it.", [tool_result("3", CALL), tool_result("3", CALL)]),
+    ("It is 3.", [user("sure?")]),  # the thought of the turn before goes
+    ("Yes.", [user("really?")]),  # none is left
+    ("<think>\nhm\n</think>\n\nYes.", [user("why?")]),
+]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [(None, ["exact"] * 4), (DROPS_THOUGHTS, ["exact", "fork", "exact", "fork"])],
+)
+def test_turns_are_exact_unless_the_template_drops_a_thought(
+    folder: Path, tokenizer: Any, template: str | None, expected: list[str]
+) -> None:
+    """Plan 64: and either way the prompt is the one that the template would write."""
+    dropping = load_tokenizer(str(folder))
+    dropping.chat_template = template or tokenizer.chat_template
+    assert audit(ChatTemplateRenderer(dropping), tokenizer, THINKING) == expected
+
+
+def test_the_package_says_the_same_of_qwen3(folder: Path, tokenizer: Any) -> None:
+    """Plan 64: after a user's message it never extends, whether or not there was a thought to drop."""
+    found = audit(make_renderer(str(folder), renderer="qwen3"), tokenizer, THINKING)
+    assert found == ["exact", "fork", "fork", "fork"]
+
+
+@pytest.mark.integration
+def test_turns_of_smollm2_are_exact_to_the_newline_after_each(smollm2: Path) -> None:
+    """Plan 64."""
+    tokenizer = load_tokenizer(str(smollm2))
+    assert audit(ChatTemplateRenderer(tokenizer), tokenizer, THINKING) == ["exact"] * 4
+
+
 @given(turns=st.lists(st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1, max_size=4))
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_conversation_rendered_step_by_step_decodes_to_the_whole_one(
