@@ -27,7 +27,7 @@ from vime_agents.rendering.renderer import source_of
 from vime_agents.token_log import Piece
 
 _STAND_IN = "(a reply that stands in for the sampled one)"
-_THOUGHT = "<think>\n(a thought)\n</think>\n\n"
+_THOUGHT = "(a thought that stands in)"
 _HERMES_CALL = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|$)", re.DOTALL)
 
 
@@ -127,14 +127,14 @@ class ChatTemplateRenderer:
     @cached_property
     def _drops_thoughts(self) -> bool:
         """Whether the template ever does, told by a user's message, without rendering more each turn."""
-        return self._keeps_thought((), ()) and not self._keeps_thought([{"role": "user", "content": "u"}], ())
+        return not self._keeps_thought([{"role": "user", "content": "u"}], ())
 
     def _keeps_thought(self, new_messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> bool:
         head: list[Message] = [
             {"role": "user", "content": "u"},
-            {"role": "assistant", "content": _THOUGHT + _STAND_IN},
+            {"role": "assistant", "content": f"<think>\n{_THOUGHT}\n</think>\n\n{_STAND_IN}"},
         ]
-        return _THOUGHT.strip() in self._text([*head, *new_messages], tools, go=False)
+        return _THOUGHT in self._text([*head, *new_messages], tools, go=False)
 
     def _split(
         self,

@@ -167,7 +167,11 @@ THINKING: list[tuple[str, list[Message]]] = [
 
 @pytest.mark.parametrize(
     ("template", "expected"),
-    [(None, ["exact"] * 4), (DROPS_THOUGHTS, ["exact", "fork", "exact", "fork"])],
+    [
+        (None, ["exact"] * 4),
+        (DROPS_THOUGHTS, ["exact", "fork", "exact", "fork"]),
+        (DROPS_THOUGHTS.replace("loop.index0 < query.last", "true"), ["fork", "exact", "exact", "fork"]),
+    ],
 )
 def test_turns_are_exact_unless_the_template_drops_a_thought(
     folder: Path, tokenizer: Any, template: str | None, expected: list[str]
