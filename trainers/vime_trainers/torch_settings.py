@@ -23,6 +23,7 @@ HONOURED = frozenset(
         "max_tokens_per_gpu",
         "log_probs_chunk_size",  # all logits of a micro-batch exist: the bound is the tokens'
         "loss",
+        "peak_tflops",
     }
 )
 """Settings that this trainer acts on; any other must be left as it is."""

@@ -23,6 +23,7 @@ from torch import Tensor
 from vime_agents.errors import CheckpointError, ConfigError, NonFiniteError
 from vime_agents.serving.hf_folder import same_tokenizer
 from vime_agents.trainer import Batch, TopTokens
+from vime_trainers.batching.cost import mfu, read_row_cost
 from vime_trainers.batching.pack import TopTensors, top_tensors
 from vime_trainers.batching.rows import Row, rows_of_samples, rows_of_tokens
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
@@ -56,6 +57,7 @@ class TorchTrainer:
         self.version = self.num_skipped = 0
         torch.manual_seed(config.seed)
         self.model = _load(config.hf_checkpoint)
+        self._row_cost = read_row_cost(config.hf_checkpoint)
         self._names = _exported_names(self.model, config.hf_checkpoint)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim == 1]
@@ -117,6 +119,7 @@ class TorchTrainer:
         done = time.perf_counter()
         return {
             **custom,
+            **self._utilisation(rows, done - started),
             **metrics_of(dict(zip(SUMS, sums.tolist(), strict=True)), largest, diffs, loss),
             **norms,
             "grad_norm": norm,
@@ -131,6 +134,12 @@ class TorchTrainer:
             "tokens_per_s": batch.num_tokens / (done - started),
             "peak_memory_gb": peak_memory_bytes() / 1e9,
         }
+
+    def _utilisation(self, rows: Sequence[Row], seconds: float) -> dict[str, float]:
+        if self.config.peak_tflops is None:
+            return {}
+        forward = sum(self._row_cost(len(row.inputs), int(row.mask.sum())) for row in rows)
+        return {"mfu": mfu(forward, seconds, self.config.peak_tflops)}
 
     def _loss(self, part: PaddedRows, temperature: float) -> TokenLoss:
         logits = _selected_logits(self.model, part) / temperature

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from tests.integration.megatron import oracle
+from tests.unit.docs.training_page import undocumented
 from tests.unit.vime_agents.episodes import make_episode
 from vime_agents.errors import CheckpointError, ConfigError, NonFiniteError, RecordError
 from vime_agents.learning.advantages import dr_grpo
@@ -117,6 +119,25 @@ def test_what_is_not_finite_stops_before_the_step_with_the_row(model: Path) -> N
     with pytest.raises(NonFiniteError, match="e1/agent/0"):
         trainer.update(replace(batch, samples=(batch.samples[0], bad, batch.samples[2])))
     assert all(torch.equal(before[name], value) for name, value in trainer.weights())
+
+
+def test_every_metric_has_a_row_in_the_docs_and_utilisation_is_of_the_models_operations(model: Path) -> None:
+    """Of the operations that torch counts of each row's forward pass alone, three times."""
+    batch = oracle.make_batch(3)
+    found = trainer_of(model, peak_tflops=0.5).update(batch)
+    assert undocumented(found) == set()
+    assert undocumented({"reward/score", "grad_norm/nothing", "los", "group_size/4"}) == {"los"}
+    plain, counted = oracle.load(model), 0.0
+    for sample in batch.samples:
+        ids, wanted = torch.tensor(sample.token_ids[None, :-1].astype(np.int64)), sample.loss_mask[1:]
+        counter = FlopCounterMode(display=False)
+        with torch.no_grad(), counter:
+            plain(ids, use_cache=False, logits_to_keep=torch.from_numpy(np.flatnonzero(wanted)))
+        counted += counter.get_total_flops()
+    seconds = found["forward_backward_s"] + found["optimizer_s"]
+    # torch counts the pairs of attention above the diagonal too.
+    assert found["mfu"] * seconds * 0.5e12 == pytest.approx(3 * counted, rel=0.15)
+    assert found["mfu"] * seconds * 0.5e12 < 3 * counted
 
 
 def test_an_empty_batch_is_counted_and_makes_no_step(model: Path) -> None:

@@ -39,6 +39,19 @@ def read_row_cost(hf_checkpoint: str | Path) -> RowCost:
     return row_cost(json.loads((Path(hf_checkpoint) / "config.json").read_text()))
 
 
+def mfu(forward: float, seconds: float, tflops: float) -> float:
+    """Model FLOPs utilisation of a training step (PaLM, arXiv:2204.02311, appendix B).
+
+    The backward pass counts twice the forward pass; layers that are recomputed do not count.
+
+    Args:
+        forward: Operations of the forward pass of all rows.
+        seconds: That the step took.
+        tflops: What all devices together can do, 10^12 operations a second.
+    """
+    return 3 * forward / seconds / (tflops * 1e12)
+
+
 def row_cost(config: Mapping[str, Any]) -> RowCost:
     """Of a decoder with attention of heads or of latents (DeepSeek), dense or with experts."""
     hidden, num_layers = config["hidden_size"], config["num_hidden_layers"]

@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import _world
 
 from vime_agents.errors import ConfigError, NonFiniteError
 from vime_agents.trainer import Batch
-from vime_trainers.batching.cost import read_row_cost
+from vime_trainers.batching.cost import mfu, read_row_cost
 from vime_trainers.batching.pack import MicroBatch
 from vime_trainers.batching.rows import Row, rows_of_samples
 from vime_trainers.losses.custom import custom_loss, load_custom_loss
@@ -162,15 +162,12 @@ class MegatronTrainer:
         )
 
     def _model_flops(self, rows: Sequence[Row], seconds: float) -> dict[str, float]:
-        """Model FLOPs utilisation (PaLM, arXiv:2204.02311, appendix B), where the device's peak is known.
-
-        The backward pass counts twice the forward pass; recomputed layers do not count.
-        """
+        """Their utilisation, where the device's peak is known."""
         peak = peak_tflops(self.config.peak_tflops)
         if peak is None:
             return {}
-        done = 3 * sum(self.row_cost(len(row.inputs), int(row.mask.sum())) for row in rows)
-        return {"mfu": done / seconds / (peak * 1e12 * dist.get_world_size())}
+        forward = sum(self.row_cost(len(row.inputs), int(row.mask.sum())) for row in rows)
+        return {"mfu": mfu(forward, seconds, peak * dist.get_world_size())}
 
     def _loss(self, micro: MicroBatch, hidden: Tensor, temperature: float, totals: Totals) -> Tensor:
         shares_rows = self.config.loss.needs_rows and self.config.context_parallel_size > 1

@@ -92,11 +92,17 @@ def merge_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
             if name in step
         ]
         merged[name] = math.fsum(value * weight for value, weight in pairs) / math.fsum(w for _, w in pairs)
-    seconds = merged.get("forward_backward_s", 0.0) + merged.get("optimizer_s", 0.0)
+    seconds = _seconds(merged)
     if seconds:
         merged["tokens_per_s"] = merged["num_tokens"] / seconds
+    if "mfu" in merged:
+        merged["mfu"] = math.fsum(step["mfu"] * _seconds(step) for step in made) / seconds
     merged["num_optimizer_steps"] = float(len(made))
     return merged
+
+
+def _seconds(metrics: Mapping[str, float]) -> float:
+    return metrics.get("forward_backward_s", 0.0) + metrics.get("optimizer_s", 0.0)
 
 
 def _is_by_step(name: str) -> bool:

@@ -68,6 +68,7 @@ def test_metrics_of_steps_become_those_of_the_rollout() -> None:
             "optimizer_s": 1.0,
             "num_skipped_updates": 0.0,
             "tokens_per_s": 10.0,
+            "mfu": 0.3,
         },
         {
             "loss": 2.0,
@@ -80,6 +81,7 @@ def test_metrics_of_steps_become_those_of_the_rollout() -> None:
             "optimizer_s": 1.0,
             "num_skipped_updates": 0.0,
             "tokens_per_s": 10.0,
+            "mfu": 0.6,
         },
         {"num_tokens": 0.0, "num_trainable_tokens": 0.0, "num_skipped_updates": 1.0},
     ]
@@ -95,6 +97,7 @@ def test_metrics_of_steps_become_those_of_the_rollout() -> None:
             "optimizer_s": 2.0,
             "num_skipped_updates": 1.0,
             "tokens_per_s": 10.0,
+            "mfu": 0.4,  # (0.3 * 4 + 0.6 * 2) / 6
             "num_optimizer_steps": 2.0,
         }
     )
