@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (ROOT, *(ROOT / name for name in ("envs", "tools", "sandboxes", "trainers")))
 MARK = "VIME_AGENTS_TEST_MARK"
 
 
@@ -22,7 +24,7 @@ class Command:
 
     def __init__(self, *arguments: str, log: Path) -> None:
         self.mark, self.log = uuid.uuid4().hex, log
-        env = os.environ | {MARK: self.mark, "PYTHONPATH": str(ROOT)}
+        env = os.environ | {MARK: self.mark, "PYTHONPATH": os.pathsep.join(map(str, FOLDERS))}
         self._output = log.open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "vime_agents", *arguments],
@@ -48,6 +50,17 @@ class Command:
     def survivors(self) -> dict[int, str]:
         """Processes with the mark that still run: pid -> command line."""
         return marked_processes(self.mark)
+
+    def shared_memory(self) -> set[Path]:
+        """Files in /dev/shm that these processes have in their memory."""
+        found = set()
+        for pid in self.survivors():
+            try:
+                maps = Path(f"/proc/{pid}/maps").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found |= {Path(path) for path in re.findall(r" (/dev/shm/[^\n]+)$", maps, re.MULTILINE)}
+        return {path for path in found if path.exists()}
 
     def until(self, condition: Callable[[], Any], timeout_s: float, what: str) -> None:
         """Wait for a condition; fails when the command ends first or the time is up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.e2e.commands import Command, events, nothing_survives
+from tests.unit.docs.training_page import undocumented
 from vime_agents.config.train import TrainConfig
 from vime_agents.storage.episodes import read_episodes
 from vime_trainers.models.tiny import ensure_tiny_qwen3
@@ -57,27 +59,35 @@ def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
     flags: list[str], commands: list[Command], tmp_path: Path
 ) -> None:
     """Plan 82."""
+    handover = tmp_path / "weights"
+    flags = [*flags, "--update-weight-disk-dir", str(handover)]
     config = TrainConfig.from_argv(flags)
     run_dir = Path(config.run_dir)
 
-    def start() -> Command:
-        command = Command("train", *flags, log=tmp_path / f"{len(commands)}.log")
+    def start(*more: str) -> Command:
+        command = Command("train", *flags, *more, log=tmp_path / f"{len(commands)}.log")
         commands.append(command)
         return command
 
     def updates() -> int:
         return len(events(run_dir, "train"))
 
-    first = start()
-    first.until(lambda: updates() >= 2, START_S, "two updates")
+    first = start("--async-save")
+    first.until(lambda: stopped_in_a_save(first, run_dir / "checkpoints"), START_S, "a save beside updates")
+    weights, memory = list(handover.iterdir()), first.shared_memory()
+    assert weights
+    assert memory
     first.signal(signal.SIGKILL)
     first.wait(10)
     nothing_survives(first)
+    assert not [path for path in (*weights, *memory) if path.exists()]
+    assert list((run_dir / "checkpoints").glob(".update-*"))
+    whole = max(int(path.name.removeprefix("update-")) for path in (run_dir / "checkpoints").glob("update-*"))
 
     second = start()
     second.until(lambda: len(events(run_dir, "start")) == 2, START_S, "the second start")
     resumed_at = events(run_dir, "start")[1]["update"]
-    assert resumed_at >= 1
+    assert resumed_at == whole
     second.until(lambda: updates() > resumed_at, 60, "an update after the resume")
     for pid, line in second.survivors().items():
         if "vllm.entrypoints" in line and "supervisor" not in line:
@@ -97,12 +107,31 @@ def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
     assert last.wait(600) == 0, last.tail()
     nothing_survives(last)
     check_finished(config, run_dir)
+    assert not list((run_dir / "checkpoints").glob(".*"))
+    assert not list(handover.iterdir())
+
+
+def stopped_in_a_save(command: Command, checkpoints: Path) -> bool:
+    """Stop the driver, which makes a checkpoint count, while one is being written and another is whole."""
+
+    def writing() -> bool:
+        return bool(list(checkpoints.glob(".update-*/*.distcp")) and list(checkpoints.glob("update-*")))
+
+    if not writing():
+        return False
+    command.signal(signal.SIGSTOP)
+    time.sleep(0.05)
+    if writing():
+        return True
+    command.signal(signal.SIGCONT)
+    return False
 
 
 def check_finished(config: TrainConfig, run_dir: Path) -> None:
     """Every update once, every episode of the schedule once, in order, and a summary that adds up."""
     train = events(run_dir, "train")
     assert [e["update"] for e in train] == list(range(1, NUM_ROLLOUT + 1))
+    assert undocumented(name for event in train for name in event) == set()
     tasks = training_tasks(config)
     for rollout in range(NUM_ROLLOUT):
         planned = {(r.episode_id, r.task.id, r.seed) for r in rollout_requests(config, tasks, rollout)}

@@ -36,11 +36,16 @@ class Needs:
 
 
 @contextlib.contextmanager
-def ray_cluster(address: str | None, needs: Needs) -> Iterator[bool]:
+def ray_cluster(address: str | None, needs: Needs, folder: Path) -> Iterator[bool]:
     """Yields whether the cluster has accelerators for the whole run.
 
     On one machine without an address the CPUs are declared as needed: there the processes take turns. On a
     cluster that was joined, what does not fit is an error now rather than a wait for ever.
+
+    Args:
+        address: Of a cluster to join; none: start one.
+        needs: What the run asks of it.
+        folder: Removed with the cluster that was started, also when this process is killed.
 
     Raises:
         ConfigError: the cluster cannot be reached, or is too small. ServingError: Ray does not start.
@@ -50,7 +55,7 @@ def ray_cluster(address: str | None, needs: Needs) -> Iterator[bool]:
     os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")
     # Future behaviour of Ray, asked for now so that it does not warn.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    with _reaped() if address is None else contextlib.nullcontext():
+    with _reaped(folder) if address is None else contextlib.nullcontext():
         _start(address, needs)
         try:
             yield _check_resources(address, needs)
@@ -59,12 +64,15 @@ def ray_cluster(address: str | None, needs: Needs) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _reaped() -> Iterator[None]:
-    """Whatever is started inside ends with this process, even by SIGKILL, at the latest on the way out."""
+def _reaped(folder: Path) -> Iterator[None]:
+    """Whatever is started inside ends with this process, even by SIGKILL, at the latest on the way out.
+
+    So does the folder.
+    """
     mark = os.environ[MARK] = uuid.uuid4().hex
     unmarked = {name: value for name, value in os.environ.items() if name != MARK}
     reaper = subprocess.Popen(
-        [sys.executable, "-IS", str(Path(__file__).with_name("reaper.py")), mark],
+        [sys.executable, "-IS", str(Path(__file__).with_name("reaper.py")), mark, str(folder)],
         stdin=subprocess.PIPE,
         env=unmarked,
         start_new_session=True,

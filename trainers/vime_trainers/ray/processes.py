@@ -7,7 +7,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,12 +127,10 @@ async def _first_failure(work: Sequence[asyncio.Future[None]], watch: asyncio.Fu
 
 @contextlib.asynccontextmanager
 async def start_processes(
-    config: TrainConfig, model: HFModelInfo, *, gpus: bool, logs: Path
+    config: TrainConfig, model: HFModelInfo, *, gpus: bool, logs: Path, weights_dir: Path
 ) -> AsyncIterator[Processes]:
     """Start trainer, engines and players (at the same time), and stop them whatever happens."""
     async with contextlib.AsyncExitStack() as stack:
-        weights_dir = _weights_dir(config)
-        stack.callback(shutil.rmtree, weights_dir, ignore_errors=True)
         trainer, (engines, urls, engine_s) = await _both(
             asyncio.to_thread(_start_trainer, config, gpus),
             _start_engines(config, gpus=gpus, logs=logs, stack=stack),
@@ -248,12 +246,18 @@ def _unwrapped(error: BaseException) -> BaseException:
     return cause if isinstance(cause, VimeAgentsError) else error
 
 
-def _weights_dir(config: TrainConfig) -> Path:
+@contextlib.contextmanager
+def weights_folder(config: TrainConfig) -> Iterator[Path]:
+    """An own folder for weight files, for as long as the block runs."""
     parent = Path(config.update_weight_disk_dir or "/dev/shm")
     if config.update_weight_disk_dir is None and not parent.is_dir():
         parent = Path(tempfile.gettempdir())
     parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix="vime-weights-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix="vime-weights-", dir=parent)).resolve()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def megatron_config(config: TrainConfig) -> MegatronConfig:

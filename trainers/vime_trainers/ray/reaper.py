@@ -2,19 +2,24 @@
 
 Ray ends its main processes when the driver is killed, but its agents only minutes later. Every process that
 a driver starts inherits a mark in its environment; this one holds a pipe to the driver, and when the pipe
-closes it kills whatever still carries the mark.
+closes it kills whatever still carries the mark, and removes the folders that it was given.
+
+    python -IS reaper.py MARK [FOLDER ...]
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 MARK = "VIME_AGENTS_DRIVER"
 _GIVE_UP_S = 30.0
+_TRACKERS_S = 10.0
 
 
 def marked(mark: str) -> list[int]:
@@ -31,22 +36,35 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def main(mark: str) -> int:
-    """Wait for the owner's end, then kill; the number of processes that would not die."""
+def is_tracker(pid: int) -> bool:
+    """Whether it is Python's, which unlinks the shared memory of processes once the last of them ended."""
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def main(mark: str, folders: Sequence[str] = ()) -> int:
+    """Wait for the owner's end, then kill and remove; the number of processes that would not die."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the owner decides
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while sys.stdin.buffer.read(1024):
         continue
-    deadline = time.monotonic() + _GIVE_UP_S
-    while (left := marked(mark)) and time.monotonic() < deadline:
+    began = time.monotonic()
+    while (left := marked(mark)) and time.monotonic() < began + _GIVE_UP_S:
+        trackers_too = time.monotonic() > began + _TRACKERS_S
         for pid in left:
+            if is_tracker(pid) and not trackers_too:
+                continue
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         time.sleep(0.05)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)  # the owner itself may have removed it
     return len(left)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

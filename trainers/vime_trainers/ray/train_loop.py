@@ -55,7 +55,7 @@ from vime_trainers.ray.checkpoints import Checkpoints
 from vime_trainers.ray.cluster import Needs, ray_cluster
 from vime_trainers.ray.curve import plot_curve
 from vime_trainers.ray.hf_export import check_hf_target, save_hf_folder
-from vime_trainers.ray.processes import Processes, megatron_config, start_processes
+from vime_trainers.ray.processes import Processes, megatron_config, start_processes, weights_folder
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.run_state import Stateful, load_run_state
 from vime_trainers.ray.schedule import frozen_agents, rollout_requests, training_tasks
@@ -91,8 +91,11 @@ def train(config: TrainConfig) -> int:
             if (target := config.hf_folder(update)) is not None:
                 check_hf_target(Path(target), run.path)
         if run.resume_update < config.num_rollout:
-            with ray_cluster(config.ray_address, needs) as gpus:
-                asyncio.run(_run(config, run, progress, model, tasks, eval_tasks, gpus=gpus))
+            with (
+                weights_folder(config) as folder,
+                ray_cluster(config.ray_address, needs, folder) as gpus,
+            ):
+                asyncio.run(_run(config, run, progress, model, tasks, eval_tasks, folder, gpus=gpus))
         summary = summarise(run)
         run.write_summary(summary)
         plot_curve(run)
@@ -107,13 +110,14 @@ async def _run(
     model: HFModelInfo,
     tasks: TaskSet,
     eval_tasks: list[Task],
+    weights_dir: Path,
     *,
     gpus: bool,
 ) -> None:
     _cancel_on_sigterm()
     started = time.monotonic()
     progress.say("starting the trainer" + (" and the engines" if config.uses_engines else ""))
-    async with start_processes(config, model, gpus=gpus, logs=run.logs) as processes:
+    async with start_processes(config, model, gpus=gpus, logs=run.logs, weights_dir=weights_dir) as processes:
         loop = _Loop(config, run, progress, processes, tasks, eval_tasks)
         await loop.complete(startup_s=time.monotonic() - started)
 

@@ -42,6 +42,43 @@ def test_it_waits_for_the_owners_end_and_kills_only_marked_processes() -> None:
             leftover.wait()
 
 
+HOLDS_SHARED_MEMORY = """
+from multiprocessing.shared_memory import SharedMemory
+import time
+memory = SharedMemory(create=True, size=4096)
+print(memory.name, flush=True)
+time.sleep(60)
+"""
+
+
+def test_nothing_is_left_of_the_shared_memory_and_the_folders_of_what_it_killed(tmp_path: Path) -> None:
+    mark, folder = uuid.uuid4().hex, tmp_path / "weights"
+    folder.mkdir()
+    (folder / "weights.safetensors").write_bytes(b"0")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS_SHARED_MEMORY],
+        stdout=subprocess.PIPE,
+        env=os.environ | {reaper.MARK: mark},
+        start_new_session=True,
+    )
+    try:
+        assert holder.stdout is not None
+        memory = Path("/dev/shm") / holder.stdout.readline().decode().strip()
+        assert memory.exists()
+        assert any(reaper.is_tracker(pid) for pid in reaper.marked(mark))
+        arguments = ["-IS", str(Path(reaper.__file__)), mark, str(folder), str(tmp_path / "never-was")]
+        process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE)
+        process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert holder.wait(10) == -9
+        assert not memory.exists()
+        assert list(tmp_path.iterdir()) == []
+        holder.stdout.close()
+    finally:
+        holder.kill()
+        holder.wait()
+
+
 def test_a_mark_is_matched_whole() -> None:
     process = sleeper(**{reaper.MARK: "abcdef"})
     try:
