@@ -51,6 +51,16 @@ time.sleep(60)
 """
 
 
+def tracker_comes_up(mark: str) -> bool:
+    """Its holder may go on before the tracker, which it forked, has become the program that it is."""
+    deadline = time.monotonic() + 30
+    while not any(reaper.is_tracker(pid) for pid in reaper.marked(mark)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 def test_nothing_is_left_of_the_shared_memory_and_the_folders_of_what_it_killed(tmp_path: Path) -> None:
     mark, folder = uuid.uuid4().hex, tmp_path / "weights"
     folder.mkdir()
@@ -65,7 +75,7 @@ def test_nothing_is_left_of_the_shared_memory_and_the_folders_of_what_it_killed(
         assert holder.stdout is not None
         memory = Path("/dev/shm") / holder.stdout.readline().decode().strip()
         assert memory.exists()
-        assert any(reaper.is_tracker(pid) for pid in reaper.marked(mark))
+        assert tracker_comes_up(mark)
         arguments = ["-IS", str(Path(reaper.__file__)), mark, str(folder), str(tmp_path / "never-was")]
         process = subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE)
         process.communicate(timeout=30)
@@ -73,10 +83,9 @@ def test_nothing_is_left_of_the_shared_memory_and_the_folders_of_what_it_killed(
         assert holder.wait(10) == -9
         assert not memory.exists()
         assert list(tmp_path.iterdir()) == []
-        holder.stdout.close()
     finally:
         holder.kill()
-        holder.wait()
+        holder.communicate()
 
 
 def test_a_mark_is_matched_whole() -> None:
