@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vime_agents.caller import caller_module
 from vime_agents.env import AgentEnv
 from vime_agents.errors import ConfigError
 from vime_agents.messages import Message
@@ -66,7 +66,7 @@ def single_turn(
     if tasks is not None and not (callable(tasks) or isinstance(tasks, (str, Path, TaskSet))):
         tasks = list(tasks)  # every instance reads them
     members: dict[str, Any] = {
-        "__module__": sys._getframe(1).f_globals.get("__name__", __name__),
+        "__module__": caller_module(__name__),
         "__doc__": f"{name}: one question, one reply.",
         "max_turns": 1,
         "reward_range": reward_range,

@@ -57,7 +57,7 @@ class TorchTrainer:
         self.version = self.num_skipped = 0
         torch.manual_seed(config.seed)
         self.model = _load(config.hf_checkpoint)
-        self._row_cost = read_row_cost(config.hf_checkpoint)
+        self._row_cost = None if config.peak_tflops is None else read_row_cost(config.hf_checkpoint)
         self._names = _exported_names(self.model, config.hf_checkpoint)
         matrices = [p for p in self.model.parameters() if p.ndim > 1]
         vectors = [p for p in self.model.parameters() if p.ndim == 1]
@@ -136,7 +136,7 @@ class TorchTrainer:
         }
 
     def _utilisation(self, rows: Sequence[Row], seconds: float) -> dict[str, float]:
-        if self.config.peak_tflops is None:
+        if self._row_cost is None or self.config.peak_tflops is None:
             return {}
         forward = sum(self._row_cost(len(row.inputs), int(row.mask.sum())) for row in rows)
         return {"mfu": mfu(forward, seconds, self.config.peak_tflops)}

@@ -208,7 +208,7 @@ def eval_requests(tasks: Sequence[Task], samples_per_task: int, seed: int) -> It
             yield eval_request(task, index, sample, seed, lot=index * samples_per_task + sample)
 
 
-def eval_request(task: Task, index: int, sample: int, seed: int, *, lot: int | None = None) -> EpisodeRequest:
+def eval_request(task: Task, index: int, sample: int, seed: int, *, lot: int) -> EpisodeRequest:
     """The request for one sample of a task; its seed is a pure function of (seed, index, sample)."""
     return EpisodeRequest(
         task=task,

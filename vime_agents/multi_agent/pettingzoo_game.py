@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium.spaces import Discrete
 
+from vime_agents.caller import caller_module
 from vime_agents.errors import ConfigError, ContractError, IllegalMove, MissingDependencyError
 from vime_agents.multi_agent.game import Game, one_of, whole_number
 
@@ -143,7 +143,7 @@ def pettingzoo_game(
         sample.close()
     fields = {
         "__doc__": f"{sample}, of PettingZoo.",
-        "__module__": sys._getframe(1).f_globals.get("__name__", __name__),
+        "__module__": caller_module(__name__),
         "make_env": staticmethod(make_env),
         "possible_agents": agents,
         "reward_range": reward_range,

@@ -120,9 +120,13 @@ class ChatTemplateRenderer:
         """Whether there are thoughts behind the first prompt that the template takes out now."""
         if not self._drops_thoughts or self._keeps_thought(new_messages, tools):
             return False
+        return "</think>" in self._tokenizer.decode(previous_ids).partition(self._reply_start)[2]
+
+    @cached_property
+    def _reply_start(self) -> str:
+        """What the template writes before a reply, e.g. `<|im_start|>assistant` and a newline."""
         question: list[Message] = [{"role": "user", "content": "u"}]
-        go = self._text(question, (), go=True).removeprefix(self._text(question, (), go=False))
-        return "</think>" in self._tokenizer.decode(previous_ids).partition(go)[2]
+        return self._text(question, (), go=True).removeprefix(self._text(question, (), go=False))
 
     @cached_property
     def _drops_thoughts(self) -> bool:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import zlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar
 
+from vime_agents.caller import caller_module
 from vime_agents.env import AgentEnv
 from vime_agents.errors import ConfigError, ContractError, MissingDependencyError, UnknownIdError
 from vime_agents.grading.pool import GraderLimits
@@ -138,7 +138,7 @@ def reasoning_gym_env(
         raise ConfigError(f"{dataset} of reasoning-gym refuses {config}: {error}") from error
     fields = {
         "__doc__": f"{dataset}, of reasoning-gym.",
-        "__module__": sys._getframe(1).f_globals.get("__name__", __name__),
+        "__module__": caller_module(__name__),
         "dataset": dataset,
         "config": config,
         "num_tasks": num_tasks,

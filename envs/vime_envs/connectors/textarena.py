@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from vime_agents.caller import caller_module
 from vime_agents.episode import Outcome, RewardResult
 from vime_agents.errors import ConfigError, EnvError, MissingDependencyError, UnknownIdError
 from vime_agents.messages import Message
@@ -172,7 +172,7 @@ def textarena_game(
     agents = tuple(f"player_{i}" for i in range(num_players))
     fields = {
         "__doc__": f"{env_id}, of TextArena, for {num_players}.",
-        "__module__": sys._getframe(1).f_globals.get("__name__", __name__),
+        "__module__": caller_module(__name__),
         "env_id": env_id,
         "env_kwargs": kwargs,
         "possible_agents": agents,

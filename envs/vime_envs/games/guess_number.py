@@ -9,10 +9,7 @@ from vime_agents.env import AgentEnv
 from vime_agents.errors import IllegalMove
 from vime_agents.messages import Message, user
 from vime_agents.multi_agent.game import whole_number
-from vime_agents.task import content_id
-
-_EVERY = 5
-"""One number in so many, by a hash of it, belongs to the test split."""
+from vime_envs.games.held_out import in_test_split
 
 
 class GuessNumber(AgentEnv):
@@ -24,7 +21,7 @@ class GuessNumber(AgentEnv):
         """The numbers of this split, of which no other has one."""
         test = self.split == "test"
         rows = [{"number": number} for number in range(1, 101)]
-        return [row for row in rows if (int(content_id(row), 16) % _EVERY == 0) == test]
+        return [row for row in rows if in_test_split(row) == test]
 
     def prompt(self) -> str:  # noqa: D102
         return (

@@ -11,7 +11,7 @@ import numpy as np
 
 from vime_agents.errors import IllegalMove
 from vime_agents.multi_agent import Game
-from vime_agents.task import content_id
+from vime_envs.games.held_out import in_test_split
 
 ITEMS = ("books", "hats", "balls")
 _TOTAL = 10
@@ -21,9 +21,6 @@ _OFFER = re.compile(r"\bOFFER\s+(\d{1,2})\s*books?,?\s*(\d{1,2})\s*hats?,?\s*(\d
 _WORD = re.compile(r"\b(ACCEPT|WALK)\b", re.I)
 _SHOWN = 1000
 """Characters of what one says that the other reads, from the end."""
-
-_EVERY = 5
-"""One deal in so many, by a hash of it, belongs to the test split."""
 
 Share = tuple[int, ...]
 """How many of each of ITEMS."""
@@ -52,7 +49,7 @@ class Negotiation(Game):
             if len(worth) < 2:
                 continue
             first, second = (worth[i] for i in rng.integers(len(worth), size=2))
-            in_test = int(content_id({"deal": [counts, *sorted((first, second))]}), 16) % _EVERY == 0
+            in_test = in_test_split({"deal": [counts, *sorted((first, second))]})
             if in_test == (self.split == "test") and all(map(any, zip(first, second, strict=True))):
                 return {"counts": counts, "worth": {"first": list(first), "second": list(second)}}
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
@@ -78,10 +79,9 @@ def selected_log_probs(
     top_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """As `token_log_probs`, of a micro-batch's selected targets, from the last stage's hidden states."""
-    group = parallel_state.get_tensor_model_parallel_group()
-    rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
+    rows, group = _selected_rows(config, micro_batch, hidden)
     return token_log_probs(
-        rows[micro_batch.selected],
+        rows,
         model.output_weight(),
         micro_batch.targets,
         vocab_size=shape.vocab_size,
@@ -105,10 +105,9 @@ def selected_top_k(
     num_candidates: int,
 ) -> tuple[Tensor, Tensor]:
     """As `top_k_log_probs`, in the places of a micro-batch's selected targets."""
-    group = parallel_state.get_tensor_model_parallel_group()
-    rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
+    rows, group = _selected_rows(config, micro_batch, hidden)
     return top_k_log_probs(
-        rows[micro_batch.selected],
+        rows,
         model.output_weight(),
         k,
         vocab_size=shape.vocab_size,
@@ -129,12 +128,20 @@ def selected_logits(
     temperature: float,
 ) -> Tensor:
     """[num_selected, vocabulary] logits of a micro-batch's selected targets, all at once."""
-    group = parallel_state.get_tensor_model_parallel_group()
-    rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
+    rows, group = _selected_rows(config, micro_batch, hidden)
     return whole_logits(
-        rows[micro_batch.selected],
+        rows,
         model.output_weight(),
         vocab_size=shape.vocab_size,
         temperature=temperature,
         group=group,
     )
+
+
+def _selected_rows(
+    config: MegatronConfig, micro_batch: MicroBatch, hidden: Tensor
+) -> tuple[Tensor, dist.ProcessGroup]:
+    """[num_selected, hidden] before the selected targets; and the ranks that share the weights."""
+    group = parallel_state.get_tensor_model_parallel_group()
+    rows = whole_hidden(hidden, sequence_parallel=config.sequence_parallel, group=group)
+    return rows[micro_batch.selected], group

@@ -127,7 +127,7 @@ class _Rank:
 
         for _, tensor in self.trainer.weights(getattr(torch, dtype_name)):
             if self.rank == 0:
-                send_tensor(self.receivers, tensor.detach().cpu().contiguous())
+                send_tensor(self.receivers, tensor)
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         return self.trainer.weight_shapes()

@@ -92,4 +92,4 @@ class WeightBroadcast:
 
     def _send(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         for _, tensor in weights:
-            send_tensor(self._group, tensor.detach().to("cpu").contiguous())
+            send_tensor(self._group, tensor)

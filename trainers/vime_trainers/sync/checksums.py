@@ -13,8 +13,8 @@ DIGITS = 16
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the CPU, in their order, without a copy."""
-    return memoryview(tensor.detach().flatten().view(torch.uint8).numpy())
+    """Its bytes in their order; without a copy of what is contiguous and on the CPU."""
+    return memoryview(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
 
 
 def checksum(data: memoryview) -> str:

@@ -33,7 +33,8 @@ def broadcast_bytes(group: ProcessGroupGloo, tensor: torch.Tensor) -> None:
 
 
 def send_tensor(group: ProcessGroupGloo, tensor: torch.Tensor) -> None:
-    """Rank 0's part: a contiguous tensor on the CPU, and its checksum after it."""
+    """Rank 0's part: a tensor on any device, and its checksum after it."""
+    tensor = tensor.detach().cpu().contiguous()
     broadcast_bytes(group, tensor)
     digits = checksum(tensor_bytes(tensor)).encode()
     broadcast_bytes(group, torch.frombuffer(bytearray(digits), dtype=torch.uint8))

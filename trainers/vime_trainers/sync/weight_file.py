@@ -79,7 +79,7 @@ def write_weight_file(
                 if announced != (name, (tuple(tensor.shape), tensor.dtype)):
                     got = f"{name} {tuple(tensor.shape)} {tensor.dtype}"
                     raise ContractError(f"{path}: got tensor {got}, expected {announced}")
-                data = tensor_bytes(tensor.detach().cpu().contiguous())
+                data = tensor_bytes(tensor)
                 found.append(checksum(data))
                 file.write(data)
             missing = next(expected, None)
