@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 EXEC_VARIABLE = "VIME_EXEC"
 """Set for every command, so that processes which left its session can still be found."""
 _KILL_TIMEOUT_S = 5.0
+_EXEC_TIMEOUT_S = 0.05
+_BARE = 5
+"""A process that so often shows arguments but no environment has none: the two are not read at one time."""
+_KERNEL_THREAD = 0x200000  # PF_KTHREAD of linux/sched.h
 
 
 def kill_tree(pid: int, mark: str | None) -> None:
@@ -46,14 +50,15 @@ def tree(pid: int, mark: str | None) -> set[int]:
     me = os.getpid()
     parents: dict[int, int] = {}
     found = {pid}
+    deadline = time.monotonic() + _EXEC_TIMEOUT_S
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == me:
             continue
         try:
-            fields = _slurp(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            fields = _stat(int(name))
             parents[int(name)] = int(fields[1])
             if int(fields[3]) == pid or (
-                line is not None and line in b"\0" + _slurp(f"/proc/{name}/environ")
+                line is not None and line in b"\0" + _environment(int(name), deadline)
             ):
                 found.add(int(name))
         except OSError:  # it ended meanwhile
@@ -65,11 +70,33 @@ def tree(pid: int, mark: str | None) -> set[int]:
         found |= more
 
 
+def _environment(pid: int, deadline: float) -> bytes:
+    """What it was started with.
+
+    While a process becomes another program (execve) it shows neither environment nor arguments, for a moment
+    that is waited out. One that hides them for good (PR_SET_MM_MAP) is not waited for beyond the deadline.
+    """
+    bare = 0
+    while not (found := _slurp(f"/proc/{pid}/environ")) and bare < _BARE:
+        if _slurp(f"/proc/{pid}/cmdline"):
+            bare += 1
+        elif not _runs(pid) or int(_stat(pid)[6]) & _KERNEL_THREAD or time.monotonic() > deadline:
+            break
+        else:
+            time.sleep(0.0002)
+    return found
+
+
 def _runs(pid: int) -> bool:
     try:
-        return _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+        return _stat(pid)[0] not in (b"Z", b"X")
     except OSError:
         return False
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Its status from proc(5), from the third field (the state) on."""
+    return _slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()
 
 
 def _slurp(path: str) -> bytes:

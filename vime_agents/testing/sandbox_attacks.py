@@ -26,7 +26,7 @@ from vime_agents.testing import (
     sandbox_attacks_walls,
 )
 from vime_agents.testing.sandbox_attack_kit import ATTACKS
-from vime_agents.testing.sandbox_kit import expect, opened
+from vime_agents.testing.sandbox_kit import command_line, expect, opened
 
 __all__ = [
     "ATTACKS",
@@ -72,10 +72,7 @@ def processes_of_this_machine(mark: str) -> list[str]:
     """Command lines, seen from outside, that hold `mark`; what this process cannot see is not there."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line = (folder / "cmdline").read_bytes()
-        except OSError:  # it has ended
-            continue
+        line = command_line(folder.name)
         if mark.encode() in line and folder.name != str(os.getpid()):
             found.append(line.replace(b"\0", b" ").decode(errors="replace")[:200])
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from vime_agents.errors import ContractError
@@ -43,15 +44,35 @@ async def python(sandbox: Sandbox, program: str, *arguments: str, timeout_s: flo
 async def processes_with(sandbox: Sandbox, mark: str) -> int:
     """How many processes inside have `mark` in their command line."""
     program = (
+        f"{inspect.getsource(command_line)}\n"
         "import os, sys\n"
-        "def line(p):\n"
-        "    try: return open(f'/proc/{p}/cmdline','rb').read()\n"
-        "    except OSError: return b''\n"
         "mark = sys.stdin.buffer.read()\n"
-        "print(sum(mark in line(p) for p in os.listdir('/proc') if p.isdigit()))\n"
+        "print(sum(mark in command_line(p) for p in os.listdir('/proc') if p.isdigit()))\n"
     )
     result = await sandbox.exec(["python3", "-IS", "-c", program], stdin=mark.encode())
     return int(result.text)
+
+
+def command_line(pid: str) -> bytes:
+    """A process's arguments, each ended by a NUL; b"" for a zombie, a kernel thread and what is gone.
+
+    They are empty for a moment, too, while it becomes another program: that is waited out, for 0.1 s at most.
+    """
+    import time
+
+    found = b""
+    try:
+        for _ in range(100):
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                found = file.read()
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if found or fields[0] in (b"Z", b"X") or int(fields[6]) & 0x200000:  # PF_KTHREAD
+                break
+            time.sleep(0.001)
+    except OSError:
+        return b""
+    return found
 
 
 async def raises(error: type[BaseException], what: str, call: Awaitable[object]) -> None:

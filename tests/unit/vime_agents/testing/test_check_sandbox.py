@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import tempfile
+from pathlib import Path
 
 import pytest
 
 from vime_agents.errors import CommandNotFound, ContractError, SandboxError, SandboxFileNotFound
 from vime_agents.sandbox import ExecResult, SandboxSpec
 from vime_agents.testing.check_sandbox import CHECKS, check_sandbox
+from vime_agents.testing.sandbox_kit import command_line
 
 
 class BareProcess:
@@ -105,3 +108,15 @@ async def test_all_failures_are_listed_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert 'host_secrets_are_unreadable: ContractError("no secret of the host; saw' in str(caught.value)
     assert "files_are_bounded" in str(caught.value)
     assert "bytes_survive" not in str(caught.value)
+
+
+def test_a_process_that_becomes_another_program_is_seen_every_time(tmp_path: Path) -> None:
+    """In the middle of execve(2) it shows no arguments: a check that counts processes would miss it."""
+    program = tmp_path / "again.sh"
+    program.write_text('exec /bin/sh "$0"\n')
+    with subprocess.Popen(["/bin/sh", program]) as process:
+        try:
+            assert all(b"again.sh" in command_line(str(process.pid)) for _ in range(1000))
+        finally:
+            process.kill()
+    assert command_line(str(process.pid)) == b""

@@ -96,3 +96,14 @@ def test_a_mark_is_matched_whole() -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_one_that_becomes_another_program_is_found_every_time(tmp_path: Path) -> None:
+    """In the middle of execve(2), /proc shows neither environment nor arguments."""
+    mark, program = uuid.uuid4().hex, tmp_path / "again.sh"
+    program.write_text('exec /bin/sh "$0"\n')
+    with subprocess.Popen(["/bin/sh", program], env={reaper.MARK: mark}) as process:
+        try:
+            assert all(reaper.marked(mark) == [process.pid] for _ in range(100))
+        finally:
+            process.kill()
