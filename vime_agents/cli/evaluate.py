@@ -14,11 +14,9 @@ from vime_agents.cli.models import open_agents, open_policy
 from vime_agents.cli.progress import EvalProgress
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.episode import Episode
-from vime_agents.evaluation.evaluate import cast_of, evaluate
+from vime_agents.evaluation.evaluate import cast_of, env_maker, evaluate, first_tasks, opponents_of
 from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
-from vime_agents.policies.named import named_agents
-from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.storage.eval_directory import EvalDirectory
@@ -34,9 +32,7 @@ def run(argv: Sequence[str]) -> int:
     config = EvalConfig.from_argv(arguments)
     # A wrong id, or agents that cannot be assigned, must not cost the start of a server.
     registry.env_class(config.env)
-    anybody = ScriptedPolicy("wrong")
-    assigned = dict.fromkeys(named_agents(config.agents), anybody)
-    cast_of(config.env, anybody, assigned, rotate_seats=config.rotate_seats)
+    opponents_of(config.env, config.agents, rotate_seats=config.rotate_seats)
     try:
         report = asyncio.run(_evaluate(config))
     except KeyboardInterrupt:
@@ -62,6 +58,9 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
         if config.out:
             folder = stack.enter_context(EvalDirectory(Path(config.out), config, group_size=group_size))
         earlier = [] if folder is None else folder.finished
+        tasks = first_tasks(env_maker(config.env, split=config.split, seed=config.seed), config.num_tasks)
+        if folder is not None:
+            folder.keep_tasks(tasks)
         # The server of a vllm: model starts before the bar appears: its start has a log of its own.
         async with open_agents(config) as agents, open_policy(config) as policy:
             _, opponents = cast_of(config.env, policy, agents, rotate_seats=config.rotate_seats)
@@ -99,6 +98,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 sandbox_pool_size=config.sandbox_pool_size,
                 max_sandboxes=config.max_sandboxes,
                 on_episode=on_episode,
+                tasks=tasks,
                 finished=earlier,
             )
         if folder is not None:

@@ -20,7 +20,9 @@ from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.multi_agent.seats import alike
 from vime_agents.policies.cast import Cast
+from vime_agents.policies.named import named_agents
 from vime_agents.policies.pool import Player
+from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import Policy, Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import EpisodeRequest
@@ -170,6 +172,13 @@ def cast_of(
             f"rotating seats: no agent of {env_id!r} that others play has the role of one that they do not"
         )
     return Cast(policies, rotate_seats), frozenset(assigned) - own
+
+
+def opponents_of(env_id: str, agents: str, *, rotate_seats: bool = False) -> frozenset[str]:
+    """The agents that `--agents` gives to others. Raises what `cast_of` does; ConfigError: no such text."""
+    anybody = ScriptedPolicy("wrong")
+    assigned = dict.fromkeys(named_agents(agents), anybody)
+    return cast_of(env_id, anybody, assigned, rotate_seats=rotate_seats)[1]
 
 
 def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AnyEnv]:

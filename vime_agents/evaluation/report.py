@@ -89,7 +89,7 @@ class EvalReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable; NaN becomes None."""
-        return _without_nan(dataclasses.asdict(self))
+        return without_nan(dataclasses.asdict(self))
 
 
 @dataclass(slots=True)
@@ -227,7 +227,10 @@ class _AgentTally:
         )
 
 
-def _without_nan(value: Any) -> Any:
+def without_nan(value: Any) -> Any:
+    """JSON values with None in the place of NaN."""
     if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
+        return {key: without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [without_nan(inner) for inner in value]
     return None if isinstance(value, float) and math.isnan(value) else value

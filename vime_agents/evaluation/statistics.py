@@ -107,11 +107,11 @@ def t_quantile_975(degrees: int) -> float:
     low, high = Z_95, 12.8  # 12.706 at one degree; it falls towards the normal's
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_distribution(middle, degrees) < 0.975 else (low, middle)
+        low, high = (middle, high) if t_distribution(middle, degrees) < 0.975 else (low, middle)
     return (low + high) / 2
 
 
-def _t_distribution(t: float, degrees: int) -> float:
+def t_distribution(t: float, degrees: int) -> float:
     """P(T <= t) for t >= 0: finite sums for whole degrees (Abramowitz and Stegun 26.7.3, 26.7.4)."""
     angle = math.atan(t / math.sqrt(degrees))
     sine, cosine2 = math.sin(angle), math.cos(angle) ** 2

@@ -1,6 +1,7 @@
 """The folder of an evaluation, and what makes it resumable.
 
 config.yaml      the resolved config; `--config config.yaml` runs it again
+tasks.jsonl      what was played: a line for each task, with its inputs
 episodes.jsonl   one line for each episode, as they finish
 report.json      what it came to; complete once it is there
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,11 @@ from vime_agents.storage.episodes import EpisodeWriter, read_episodes
 from vime_agents.storage.json_lines import drop_torn_line, keep_lines, write_atomically
 from vime_agents.storage.provenance import provenance
 from vime_agents.storage.resume import check_same_config, take_lock
+from vime_agents.storage.stored_tasks import StoredTask, changed_tasks, read_tasks, task_line
+from vime_agents.task import Task
+
+CONFIG_FILE, TASKS_FILE = "config.yaml", "tasks.jsonl"
+EPISODES_FILE, REPORT_FILE = "episodes.jsonl", "report.json"
 
 
 class EvalDirectory:
@@ -40,7 +46,7 @@ class EvalDirectory:
             DatasetError: a line of its episodes is none.
         """
         self.path, self._config = path, config
-        if (path / "report.json").exists():
+        if (path / REPORT_FILE).exists():
             raise ConfigError(f"--out: {path} holds a complete evaluation (report.json); give another folder")
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -55,6 +61,23 @@ class EvalDirectory:
             self._lock.close()
             raise
 
+    def keep_tasks(self, tasks: Sequence[Task]) -> None:
+        """Write down what is played, before it is; or see that it is what an earlier start played.
+
+        Raises:
+            ConfigError: a task of the same id is another one now.
+        """
+        file = self.path / TASKS_FILE
+        if not file.exists():
+            write_atomically(file, "".join(task_line(task) for task in tasks))
+            return
+        now = {task.id: StoredTask.of(task) for task in tasks}
+        if changed := changed_tasks(read_tasks(file), now):
+            raise ConfigError(
+                f"--out: {self.path} holds episodes of other tasks than the environment has now: "
+                f"{'; '.join(changed)}. Give another folder"
+            )
+
     def append(self, episode: Episode) -> None:
         """One more is finished."""
         self._writer.append(episode)
@@ -62,7 +85,7 @@ class EvalDirectory:
     def write_report(self, report: Mapping[str, Any]) -> None:
         """The evaluation is complete."""
         result = {**report, "config": self._config.to_dict(), **provenance()}
-        write_atomically(self.path / "report.json", json.dumps(result, indent=2) + "\n")
+        write_atomically(self.path / REPORT_FILE, json.dumps(result, indent=2) + "\n")
 
     def close(self) -> None:
         """Free the folder. Idempotent."""
@@ -79,10 +102,10 @@ class EvalDirectory:
 
     @property
     def _episodes(self) -> Path:
-        return self.path / "episodes.jsonl"
+        return self.path / EPISODES_FILE
 
     def _resume(self, group_size: int) -> list[Episode]:
-        config_file = self.path / "config.yaml"
+        config_file = self.path / CONFIG_FILE
         if not config_file.exists():
             if self._episodes.exists():
                 raise ConfigError(f"--out: {self.path} holds episodes of something else; give another folder")
