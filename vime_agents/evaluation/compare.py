@@ -51,8 +51,8 @@ class Comparison:
     sign_flip_p_value: float | None
     """Exact, of `reward`; None where it does not hold or cannot be counted, see `sign_flip_p_value`."""
     parts: Mapping[str, PairedDifference]
-    """Components of the reward, unweighted (`component/<name>`), turns, sampled_tokens, the shares of episodes
-    that were truncated and that failed, and the counters of the env (`metric/<name>`)."""
+    """Components of the reward, unweighted (`component/<name>`), turns, sampled_tokens, the shares of
+    episodes that were truncated and that failed, and the counters of the env (`metric/<name>`)."""
     only_a: int
     """Tasks that the other has not played."""
     only_b: int
@@ -264,7 +264,7 @@ def _warnings(a: StoredEvaluation, b: StoredEvaluation, first: _Counted, second:
 
 
 def changed_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[str]:
-    """`temperature: 0.0 -> 1.0` for each setting that differs and may change what is measured; not the model."""
+    """`temperature: 0.0 -> 1.0` for each setting that differs and may change what is measured."""
     options = options_of(EvalConfig)
 
     def measured(settings: Mapping[str, Any]) -> dict[str, Any]:
