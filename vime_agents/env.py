@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, ClassVar
 
 import gymnasium
@@ -37,6 +38,7 @@ from vime_agents.errors import (
     ToolError,
     Unscorable,
 )
+from vime_agents.graded import Fingerprint, Graded, assigned_names, fingerprint, stored_state
 from vime_agents.messages import Message, ToolCall
 from vime_agents.reward import (
     ANY_NUMBER,
@@ -126,6 +128,13 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         self._task_set: TaskSet | None = None
         self._playing = False
         self._answer: str | None = None
+        self.graded_record: Graded | None = None
+        """What the graders of the last episode were given; None before they were asked, and without
+        `keep_graded`."""
+        self._fingerprints: dict[str, Fingerprint] | None = None
+        """Of the author's attributes, as the constructor left them; None: what is graded is not kept."""
+        self._is_regraded = False
+        """Whether the episode was played by another env, see `grade_again`."""
 
     # ------------------------------------------------------------------------------ author's hooks
 
@@ -211,7 +220,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         self.task, self.task_id = task.inputs, task.id
         self.messages, self.turn, self.counters = [], 0, {}
         self._playing, self._answer = True, None
-        self._given, self._earned = 0.0, None
+        self._given, self._earned, self.graded_record, self._is_regraded = 0.0, None, None, False
         await self._set_up()
         first = await self._hook("prompt")
         if not isinstance(first, (str, list, tuple)):
@@ -253,7 +262,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         reward, self._given = self._given, 0.0
         if terminated or truncated:
             info |= {"task_id": self.task_id, "stop": "done" if terminated else "max_turns"}
-            result = await self._grade()
+            result = await self._grade(info["stop"], terminated=terminated)
             info["reward_result"] = result
             if result.value is not None:  # so that the rewards of all steps sum to it
                 reward = result.value - (self._earned or 0.0) + reward
@@ -265,9 +274,39 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
         if not self._playing:
             raise ContractError("score_partial() without an episode in progress")
         try:
-            return await self._grade()
+            return await self._grade("", terminated=False)
         finally:
             await self._end_episode()
+
+    def keep_graded(self) -> None:
+        """From here on, fill `graded_record`; called before anything else is."""
+        self._fingerprints = {name: fingerprint(value) for name, value in self._authors_attributes().items()}
+
+    async def grade_again(self, task: Task, messages: Sequence[Message], graded: Graded) -> RewardResult:
+        """The reward, by this class's graders, of an episode that another env played.
+
+        Nothing of it is set up: no hook but `score` or its components is called.
+
+        Args:
+            task: what was played.
+            messages: all of the episode, as the env had them.
+            graded: what its graders were given; this env keeps it, without `messages`.
+
+        Raises:
+            ContractError: this env plays an episode. EpisodeError: a grader failed.
+        """
+        if self._playing:
+            raise ContractError("grade_again() while an episode is in progress")
+        self.task, self.task_id = task.inputs, task.id
+        self.messages, self.turn, self.counters = list(messages), graded.turn, dict(graded.counters)
+        self._answer, self._earned, self.graded_record, self._is_regraded = (
+            graded.answer,
+            graded.earned,
+            graded,
+            True,
+        )
+        vars(self).update(graded.state)
+        return await self._grade_kept()
 
     async def aclose(self) -> None:
         """Free everything. Idempotent."""
@@ -391,7 +430,29 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             failure = GraderError if name == "score" else EnvError
             raise failure(f"{type(self).__name__}.{name}: {error!r}") from error
 
-    async def _grade(self) -> RewardResult:
+    async def _grade(self, stop: str, *, terminated: bool) -> RewardResult:
+        """The episode's reward, after noting what it is of where that is kept."""
+        if self._fingerprints is not None:
+            state, unchanged, lost = stored_state(self._authors_attributes(), self._fingerprints)
+            self.graded_record = Graded(
+                stop=stop,
+                terminated=terminated,
+                answer=self._answer,
+                turn=self.turn,
+                messages=tuple(self.messages),
+                counters=dict(self.counters),
+                earned=self._earned,
+                state=state,
+                unchanged=unchanged,
+                lost=lost,
+                assigned=tuple(sorted(assigned_names(type(self)) - own_attributes())),
+            )
+        return await self._grade_kept()
+
+    def _authors_attributes(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in own_attributes()}
+
+    async def _grade_kept(self) -> RewardResult:
         """The episode's reward; what was given on the way is its component `steps`."""
         text = msg.last_text(self.messages) if self._answer is None else self._answer
         try:
@@ -561,6 +622,12 @@ class ToolEnv(AgentEnv):
         if len(result) > self.max_tool_output:
             self.count("tool_outputs_cut")
         return self.format_result(note + cut_output(result, self.max_tool_output), call)
+
+
+@cache
+def own_attributes() -> frozenset[str]:
+    """Names of the attributes that every env has; all others are its author's."""
+    return frozenset(vars(ToolEnv())) | {"task_id", "_np_random", "_np_random_seed"}  # since a reset
 
 
 def pick_task(tasks: TaskSet, pin: object, rng: np.random.Generator) -> Task:

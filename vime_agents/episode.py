@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vime_agents.errors import FAILURE_CLASSES, RecordError
+from vime_agents.graded import Graded
 from vime_agents.messages import Message
 
 SCHEMA_VERSION = 1
@@ -281,6 +282,8 @@ class Episode:
     """Counters of the env and the runner: tool_calls, tool_errors, ..."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """JSON-serialisable extras of the env's author."""
+    graded: Graded | None = None
+    """What its graders were given, where that was to be kept and the episode came so far."""
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
@@ -299,6 +302,12 @@ class Episode:
     def reward(self) -> float | None:
         """The only agent's reward, or None when there is no trusted one or more than one agent."""
         return self.trajectories[0].reward.value if len(self.trajectories) == 1 else None
+
+
+def messages_of(trajectory: Trajectory) -> tuple[Message, ...]:
+    """All that the agent was told and said, in order."""
+    turns = (message for turn in trajectory.turns for message in (*turn.messages, turn.reply))
+    return (*turns, *trajectory.final_messages)
 
 
 # ---------------------------------------------------------------------------------------------- JSON
@@ -322,6 +331,7 @@ def episode_to_json(episode: Episode) -> dict[str, Any]:
         "metrics": dict(episode.metrics),
         "info": dict(episode.info),
         "trajectories": [_trajectory_to_json(t) for t in episode.trajectories],
+        **({} if episode.graded is None else {"graded": episode.graded.to_json()}),
     }
 
 
@@ -340,6 +350,7 @@ def episode_from_json(data: Mapping[str, Any]) -> Episode:
             duration_s=data["duration_s"],
             metrics=data["metrics"],
             info=data["info"],
+            graded=Graded.from_json(data["graded"]) if "graded" in data else None,
             outcome=Outcome(**data["outcome"]),
             trajectories=tuple(_trajectory_from_json(t) for t in data["trajectories"]),
         )

@@ -8,6 +8,7 @@ VimeAgentsError
   MissingDependencyError (ImportError)  names the extra to install
   ContractError (RuntimeError)        a plug-in or a caller broke a promise (lengths, masks, step after end)
   RecordError (ContractError)         a token record that cannot be true
+  NotStored (ContractError)           a grader asks for what the record of its episode does not hold
   EpisodeError                        recorded on the episode with its failure class, never ends a run
     ModelError                        the policy's reply cannot be used at all
     EnvError                          the author's hook raised
@@ -110,6 +111,10 @@ class ContractError(VimeAgentsError, RuntimeError):
 
 class RecordError(ContractError):
     """A token record that cannot be true: lengths disagree, a log-prob is missing, a mask has no reason."""
+
+
+class NotStored(ContractError):
+    """A grader asks for something of its episode that the record does not hold."""
 
 
 class EpisodeError(VimeAgentsError):

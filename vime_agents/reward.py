@@ -169,7 +169,7 @@ async def score_components(
         for call in calls:  # one failed: what the others say has no reader
             call.cancel()
     weights = {component.name: component.weight for component in rewards}
-    return _summed(dict(zip(names, values, strict=True)), weights)
+    return summed(dict(zip(names, values, strict=True)), weights)
 
 
 def reward_from_score(score: object, reward_range: tuple[float, float]) -> RewardResult:
@@ -190,7 +190,7 @@ def reward_from_score(score: object, reward_range: tuple[float, float]) -> Rewar
                 raise GraderError(f"{name} must be a number or (value, weight), got {part!r}")
             value, weight = part if isinstance(part, tuple) else (part, 1.0)
             components[name], weights[name] = _number(value, name), _number(weight, f"{name} weight")
-        result = _summed(components, weights)
+        result = summed(components, weights)
     else:
         value = _number(score, "score")
         result = RewardResult(value=value, components={"score": value}, weights={"score": 1.0})
@@ -325,7 +325,8 @@ def _arguments(component: Reward, env: ScoredEnv, given: Mapping[str, Any]) -> d
     return found
 
 
-def _summed(components: Mapping[str, float], weights: Mapping[str, float]) -> RewardResult:
+def summed(components: Mapping[str, float], weights: Mapping[str, float]) -> RewardResult:
+    """The weighted sum of components, which have the same keys as their weights."""
     total = math.fsum(components[name] * weights[name] for name in components)
     return RewardResult(value=total, components=components, weights=weights)
 

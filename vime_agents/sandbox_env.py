@@ -31,6 +31,7 @@ from vime_agents.errors import (
     SandboxOutputTooLarge,
     SandboxPermissionError,
 )
+from vime_agents.graded import decoded_artifacts, with_artifacts
 from vime_agents.hidden_tests import HiddenTestReport, run_hidden_tests
 from vime_agents.hidden_tests.grade import module_of
 from vime_agents.messages import Message, assistant, tool_call
@@ -63,11 +64,16 @@ class SandboxEnv(ToolEnv):
 
     async def read_artifacts(self) -> dict[str, bytes]:
         """Those of `artifacts` that the agent made: regular files, not too large, that can be read."""
-        if not self.has_sandbox:
-            return {}  # no tool was called
-        box = await self.sandbox()
-        found = {path: await self._read_artifact(box, path) for path in self.artifacts}
-        return {path: data for path, data in found.items() if data is not None}
+        if self._is_regraded and self.graded_record is not None and self.graded_record.artifacts is not None:
+            return decoded_artifacts(self.graded_record.artifacts)
+        read = {}
+        if self.has_sandbox:  # else no tool was called
+            box = await self.sandbox()
+            found = {path: await self._read_artifact(box, path) for path in self.artifacts}
+            read = {path: data for path, data in found.items() if data is not None}
+        if self.graded_record is not None:
+            self.graded_record = with_artifacts(self.graded_record, read)
+        return read
 
     async def grade_tests(
         self, tests: Mapping[str, str], *, call_timeout_s: float = 5.0, timeout_s: float = 60.0

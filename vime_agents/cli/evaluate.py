@@ -100,6 +100,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 on_episode=on_episode,
                 tasks=tasks,
                 finished=earlier,
+                keep_graded=folder is not None,
             )
         if folder is not None:
             folder.write_report(report.to_dict())

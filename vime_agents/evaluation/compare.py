@@ -213,7 +213,8 @@ def _exact(changes: Collection[TaskChange], a: _Counted, b: _Counted) -> float |
 
 def _check_same_env(a: StoredEvaluation, b: StoredEvaluation) -> None:
     known = registry.env_entry_points()
-    first, second = (known.get(e.env_id.removeprefix(f"{registry.NAMESPACE}/"), e.env_id) for e in (a, b))
+    ids = (e.played_env_id.removeprefix(f"{registry.NAMESPACE}/") for e in (a, b))
+    first, second = (known.get(env_id, env_id) for env_id in ids)
     if first != second:
         raise ConfigError(
             f"{a.path} is of {a.env_id!r}, and {b.path} of {b.env_id!r}: only evaluations of one environment "

@@ -53,6 +53,7 @@ async def evaluate(
     tasks: Sequence[Task] | None = None,
     on_episode: Callable[[Episode], None] | None = None,
     finished: Sequence[Episode] = (),
+    keep_graded: bool = False,
 ) -> EvalReport:
     """Play the first tasks of a split and report.
 
@@ -77,6 +78,7 @@ async def evaluate(
             each other (`group_rewards`), when all of them have.
         finished: episodes of the same evaluation that were played before; they count, and are not played
             again. Of compared ones, whole groups.
+        keep_graded: episodes hold what their graders were given, so that they can be scored again.
 
     Raises:
         UnknownIdError: no such env, agent or role.
@@ -100,6 +102,7 @@ async def evaluate(
         limits=limits,
         max_retries=max_retries,
         sandboxes=sandboxes,
+        keep_graded=keep_graded,
     )
     comparisons = getattr(registry.env_class(env_id), "group_rewards", ())
     groups, tally = GroupRewarder(comparisons, samples_per_task), Tally(opponents=opponents)

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from vime_agents.episode import Episode, Outcome, RewardStatus, Trajectory
 from vime_agents.errors import EnvError, EpisodeError, VimeAgentsError
+from vime_agents.graded import Graded
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.seat import turn_sampling
@@ -66,6 +67,8 @@ class Attempt(ABC):
         self.retryable = False
         """Whether infrastructure failed, so that a fresh attempt may succeed."""
         self.close_failed = ""
+        self._limit: Truncate | None = None
+        """That fired."""
         self._outcome: Outcome | None = None
         self._started_at, self._clock = time.time(), time.monotonic()
 
@@ -111,6 +114,10 @@ class Attempt(ABC):
     @abstractmethod
     def _trajectories(self) -> tuple[Trajectory, ...]:
         """One for each agent."""
+
+    def _graded(self) -> Graded | None:
+        """What the graders were given; None: it is not kept, or they were not asked."""
+        return None
 
     # --------------------------------------------------------------------------- what the runner uses
 
@@ -187,6 +194,7 @@ class Attempt(ABC):
 
     async def _truncate(self, limit: Truncate) -> None:
         """Score the partial state if the env can."""
+        self._limit = limit
         self._outcome = Outcome(kind="truncated", stop=limit.stop, detail=limit.detail)
         self._unscored("timeout", limit.detail)
         if not limit.scorable or not self._num_turns:
@@ -236,4 +244,5 @@ class Attempt(ABC):
             duration_s=time.monotonic() - self._clock,
             metrics=counters,
             trajectories=self._trajectories(),
+            graded=self._graded(),
         )

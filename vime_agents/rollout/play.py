@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 
 from vime_agents.env import AgentEnv
-from vime_agents.episode import Outcome, RewardResult, RewardStatus, Trajectory
+from vime_agents.episode import Outcome, RewardResult, RewardStatus, Trajectory, messages_of
 from vime_agents.errors import ContractError
+from vime_agents.graded import Graded
 from vime_agents.messages import Message
 from vime_agents.policy import ContextLengthExceeded, Conversation, Policy
 from vime_agents.rollout.attempt import Attempt, EpisodeRequest, Truncate
@@ -110,6 +112,19 @@ class EpisodePlay(Attempt):
     def _trajectories(self) -> tuple[Trajectory, ...]:
         assert self._reward is not None
         return (self._seat.trajectory(self._reward, done=self.done),)
+
+    def _graded(self) -> Graded | None:
+        env = self.env.unwrapped
+        graded = env.graded_record if isinstance(env, AgentEnv) else None
+        if graded is None:
+            return None
+        (trajectory,) = self._trajectories()
+        as_told = graded.messages == messages_of(trajectory)
+        return replace(
+            graded,
+            stop=graded.stop or (self._limit.stop if self._limit else ""),
+            messages=None if as_told else graded.messages,
+        )
 
 
 async def play_to_the_end(play: Attempt) -> None:

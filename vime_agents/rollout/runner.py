@@ -62,17 +62,19 @@ class Runner:
         seed_sampling: bool = True,
         generate: GenerateFunction = play_to_the_end,
         sandboxes: SandboxProvider | None = None,
+        keep_graded: bool = False,
     ) -> None:
         """What does not explain itself.
 
         `policy`: who plays; in an env of several agents also by agent or role, as of a `Cast`.
         `sandboxes`: where all its envs take theirs from, and which stays open; None: each its own.
+        `keep_graded`: episodes of one agent hold what their graders were given, see `Graded`.
         """
         self.make_env, self.policy, self.env_id = make_env, policy, env_id
         self.sampling, self.limits = sampling or Sampling(), limits or Limits()
         self.concurrency, self.max_retries = concurrency, max_retries
         self.retry_backoff_s, self.seed_sampling = retry_backoff_s, seed_sampling
-        self.generate, self.sandboxes = generate, sandboxes
+        self.generate, self.sandboxes, self.keep_graded = generate, sandboxes, keep_graded
         self.stats = RunnerStats()
         self._in_flight: dict[str, tuple[Attempt, float]] = {}
 
@@ -135,6 +137,8 @@ class Runner:
             return _never_started(request, self.env_id, attempt, error), False
         if self.sandboxes is not None and isinstance(env, (AgentEnv, AgentWrapper)):
             env.use_sandboxes(self.sandboxes)
+        if self.keep_graded and isinstance(env, gymnasium.Env) and isinstance(env.unwrapped, AgentEnv):
+            env.unwrapped.keep_graded()
         play = self._play_of(request, env, attempt)
         self._in_flight[request.episode_id] = (play, time.monotonic())
         try:

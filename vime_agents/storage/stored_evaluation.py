@@ -61,6 +61,11 @@ class StoredEvaluation:
         """Of the environment, as it was given."""
         return self.settings["env"]
 
+    @property
+    def played_env_id(self) -> str:
+        """Of the environment that was played: another one, where the episodes were scored again by it."""
+        return ((self.report or {}).get("rescored_from") or {}).get("env", self.env_id)
+
     def episodes(self) -> Iterator[Episode]:
         """In the order in which they finished, one at a time. Raises DatasetError: a line that is none."""
         return read_episodes(self.path / EPISODES_FILE)

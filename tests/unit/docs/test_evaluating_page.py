@@ -37,4 +37,4 @@ def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch, capsys) -> None:
             printed = capsys.readouterr().out
             assert re.fullmatch(as_shown(shown), printed), f"{command} prints\n{printed}"
     sys.modules.pop("sums", None)
-    assert num_commands >= 3
+    assert num_commands >= 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from vime_agents.episode import (
     episode_to_json,
 )
 from vime_agents.errors import RecordError
+from vime_agents.graded import Graded
+from vime_agents.messages import user
 from vime_agents.token_log import Piece, SampledTokens, TokenLog
 
 NAN = float("nan")
@@ -119,6 +122,9 @@ def test_an_episode_survives_json_bit_for_bit() -> None:
     failed = make_episode(reward=None, cause="engine")
     assert round_trip(failed) == failed
     assert episode_to_json(failed)["status"] == "error:engine"
+    graded = Graded(stop="done", terminated=True, turn=3, messages=(user("q"),), state={"found": [1]})
+    assert round_trip(replace(episode, graded=graded)).graded == graded
+    assert "graded" not in episode_to_json(episode)  # as in files of releases that knew no such thing
 
 
 @given(st.lists(st.floats(max_value=0, allow_nan=False, allow_infinity=False, width=32), min_size=1))

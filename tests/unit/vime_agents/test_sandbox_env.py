@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -102,6 +103,25 @@ async def test_gold_passes_and_nothing_is_left_open(env: Doubles) -> None:
     ]
     stats: Any = await env.sandboxes().stats()  # pyright: ignore[reportAttributeAccessIssue]
     assert stats.lent == 0
+
+
+async def test_mended_tests_judge_the_artifacts_that_were_stored(env: Doubles) -> None:
+    env.keep_graded()
+    result = await hand_in(env, GOLD.replace("value * 2", "value * 3"))
+    assert (result.value, env.graded_record and env.graded_record.answer) == (0.0, "done")
+
+    class Mended(Doubles):
+        tests = MappingProxyType(
+            {"test_one.py": "from solution import double\ndef test_one():\n    assert double(1) == 3\n"}
+        )
+
+    again = Mended()
+    assert env.graded_record is not None
+    try:
+        mended = await again.grade_again(env.task_set()[0], env.messages, env.graded_record)
+        assert (mended.value, mended.components["fraction"]) == (1.0, 1.0)
+    finally:
+        await again.aclose()
 
 
 async def test_what_is_half_right_passes_its_share(env: Doubles) -> None:
