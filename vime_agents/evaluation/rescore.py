@@ -23,7 +23,7 @@ from vime_agents.config.evaluation import EvalConfig
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError, nearest
-from vime_agents.evaluation.evaluate import env_maker, first_tasks
+from vime_agents.evaluation.evaluate import env_maker
 from vime_agents.evaluation.regrade import SAME, Regrader, Result, SingleAgentEnv
 from vime_agents.evaluation.report import EvalReport, Tally, without_nan
 from vime_agents.learning.group_rewards import add_group_rewards
@@ -36,6 +36,8 @@ from vime_agents.storage.stored_tasks import StoredTask, changed_tasks
 from vime_agents.task import Task
 
 TasksFrom = Literal["stored", "present"]
+_MOST_LOOKED_AT = 100_000
+"""Tasks of an env among which those that were played are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +129,7 @@ async def rescore(
     env_id = env_id or stored.env_id
     config = EvalConfig.from_dict({**stored.settings, "env": env_id, "out": str(out)})
     make_env = _env_maker(env_id, config, keep)
-    tasks, other_tasks = _tasks(stored, make_env, config.num_tasks, tasks_from)
+    tasks, other_tasks = _tasks(stored, make_env, tasks_from)
     comparisons = getattr(registry.env_class(env_id), "group_rewards", ())
     old, new, left, changes = Tally(), Tally(), Counter[str](), list[RewardChange]()
     policy, num_rescored, started = "", 0, time.monotonic()
@@ -250,7 +252,6 @@ def _env_maker(env_id: str, config: EvalConfig, keep: Collection[str]) -> Callab
 def _tasks(
     stored: StoredEvaluation,
     make_env: Callable[[], SingleAgentEnv],
-    num_tasks: int,
     tasks_from: TasksFrom | None,
 ) -> tuple[dict[str, Task], list[str]]:
     """(id -> what episodes are graded on, texts on tasks that had another content). Raises ConfigError."""
@@ -260,7 +261,7 @@ def _tasks(
             f"{stored.path} does not hold the tasks that were played: an older release wrote it. Evaluate "
             "again"
         )
-    present = {task.id: task for task in first_tasks(make_env, max(num_tasks, len(played)))}
+    present = _present_tasks(make_env, played)
     now = {name: StoredTask.of(task) for name, task in present.items()}
     changed = changed_tasks(played, now)
     if changed and tasks_from is None:
@@ -282,6 +283,23 @@ def _tasks(
         else:
             chosen[name] = Task(id=name, inputs=task.inputs, split=task.split, metadata=task.metadata)
     return chosen, changed if tasks_from == "present" else []
+
+
+def _present_tasks(make_env: Callable[[], SingleAgentEnv], wanted: Collection[str]) -> dict[str, Task]:
+    """Of these ids, those that the env has; it may have put others before them since."""
+    env = make_env()
+    found: dict[str, Task] = {}
+    try:
+        tasks = env.task_set()
+        for index in range(min(len(tasks), _MOST_LOOKED_AT)):
+            task = tasks[index]
+            if task.id in wanted:
+                found[task.id] = task
+                if len(found) == len(wanted):
+                    break
+    finally:
+        env.close()
+    return found
 
 
 @contextlib.asynccontextmanager

@@ -64,12 +64,15 @@ class EvalDirectory:
     def keep_tasks(self, tasks: Sequence[Task]) -> None:
         """Write down what is played, before it is; or see that it is what an earlier start played.
 
+        A start of an older release wrote nothing down: what it played stays unknown.
+
         Raises:
             ConfigError: a task of the same id is another one now.
         """
         file = self.path / TASKS_FILE
         if not file.exists():
-            write_atomically(file, "".join(task_line(task) for task in tasks))
+            if not self.finished:
+                write_atomically(file, "".join(task_line(task) for task in tasks))
             return
         now = {task.id: StoredTask.of(task) for task in tasks}
         if changed := changed_tasks(read_tasks(file), now):

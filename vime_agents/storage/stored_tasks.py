@@ -35,7 +35,7 @@ class StoredTask:
         return cls(
             id=task.id,
             split=task.split,
-            content=content_id(dict(task.inputs)),
+            content=_content(task.inputs),
             inputs=_json(task.inputs),
             metadata=_json(task.metadata) or {},
         )
@@ -80,6 +80,13 @@ def _what_changed(old: StoredTask, new: StoredTask) -> str:
 def _short(inputs: Mapping[str, Any], key: str) -> str:
     text = repr(inputs[key]) if key in inputs else "(absent)"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _content(inputs: Mapping[str, Any]) -> str:
+    try:
+        return content_id(dict(inputs))
+    except TypeError:  # keys that JSON does not have, or that cannot be sorted
+        return content_id({"repr": repr(dict(inputs))})
 
 
 def _json(values: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -17,10 +17,13 @@ from vime_agents.errors import ConfigError
 from vime_agents.evaluation.compare import compare
 from vime_agents.evaluation.rescore import rescore
 from vime_agents.evaluation.stand_in import Refused
+from vime_agents.grading import default_pool
 from vime_agents.storage.stored_evaluation import StoredEvaluation
 
 SOURCE = '''
+import rescored_graders as graders
 import vime_agents as vime
+from vime_agents.grading import GraderLimits
 from vime_agents.reward import GroupReward, reward
 
 
@@ -60,6 +63,19 @@ class OtherAnswers(Mended):
     answers = {"a": "ape", "b": "bee", "c": "cat", "d": "dog"}
 
 
+class MoreBefore(Mended):
+    answers = {"0": "none", "1": "one", "2": "two", "3": "three", **Words.answers}
+
+
+class WithoutOne(Mended):
+    answers = {key: answer for key, answer in Words.answers.items() if key != "d"}
+
+
+class InAProcess(Words):
+    score = vime.AgentEnv.score
+    right = reward(process=GraderLimits(timeout_s=0.5))(graders.says_or_loops)
+
+
 class Failing(Words):
     def score(self, text):
         raise ValueError("another bug")
@@ -88,15 +104,24 @@ class LongestNow(Longest):
     group_rewards = (GroupReward(function=lambda episodes: [0.25 for _ in episodes], name="even"),)
 '''
 
+GRADERS = """
+def says_or_loops(text, answer, task_id):
+    while task_id == "d":
+        pass
+    return answer in text
+"""
+
 
 @pytest.fixture(autouse=True)
 def rescored_envs(tmp_path, monkeypatch):
     """`rescored_envs:Words`, ..."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "rescored_envs.py").write_text(SOURCE)
+    (tmp_path / "modules" / "rescored_graders.py").write_text(GRADERS)
     monkeypatch.syspath_prepend(tmp_path / "modules")
     yield importlib.import_module("rescored_envs")
     sys.modules.pop("rescored_envs", None)
+    sys.modules.pop("rescored_graders", None)
 
 
 @pytest.fixture
@@ -184,6 +209,22 @@ async def test_other_tasks_are_refused_until_it_is_said_which_to_take(folder, tm
     assert present.other_tasks == ("task 'a': answer 'ant' -> 'ape'",)
     # What was played is what was played: the two can be compared.
     assert compare(folder, StoredEvaluation.open(tmp_path / "present")).reward.worse == 1
+
+
+async def test_tasks_are_found_by_their_ids_wherever_they_are_now(folder, tmp_path):
+    found = await rescore(folder, tmp_path / "a", env_id="rescored_envs:MoreBefore", tasks_from="present")
+    assert (found.num_rescored, found.new.mean, found.other_tasks) == (3, 1.0, ())
+    with pytest.raises(ConfigError, match="task 'd' is none of the environment's any more"):
+        await rescore(folder, tmp_path / "b", env_id="rescored_envs:WithoutOne", tasks_from="present")
+    assert (await rescore(folder, tmp_path / "c", env_id="rescored_envs:WithoutOne")).num_rescored == 3
+
+
+async def test_graders_in_processes_are_killed_as_in_play(folder, tmp_path):
+    default_pool().close()  # so that the graders' server finds this test's modules
+    found = await rescore(folder, tmp_path / "new", env_id="rescored_envs:InAProcess")
+    default_pool().close()
+    assert (found.new.mean, found.new.n_scored) == (1.0, 2)
+    assert by_task(tmp_path / "new")["d"].outcome.detail.startswith("GraderTimeout: rescored_graders.says_or")
 
 
 async def test_a_refusal_leaves_nothing_behind(folder, tmp_path):

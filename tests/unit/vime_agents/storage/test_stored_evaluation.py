@@ -55,9 +55,18 @@ def test_the_first_changed_tasks_are_named_and_the_others_counted() -> None:
     assert changed_tasks(old, {"1": hidden}) == ["task '1': another content"]
 
 
+def test_tasks_of_any_content_have_one_that_can_be_compared() -> None:
+    odd = [StoredTask.of(Task(id="t", inputs={"pairs": {1: "a", "b": n, (2,): "c"}})) for n in (1, 1, 2)]
+    assert odd[0] == odd[1]
+    assert odd[0].inputs is None
+    assert odd[0].content != odd[2].content
+
+
 def test_a_folder_of_an_older_release_has_no_tasks(tmp_path: Path) -> None:
     with EvalDirectory(tmp_path, CONFIG) as folder:
         folder.append(make_episode("e0"))
+    with EvalDirectory(tmp_path, CONFIG) as folder:
+        folder.keep_tasks(TASKS)  # what the start before played, nobody knows
     assert StoredEvaluation.open(tmp_path).tasks is None
 
 
