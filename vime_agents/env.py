@@ -38,6 +38,7 @@ from vime_agents.errors import (
     ToolError,
     Unscorable,
 )
+from vime_agents.exact_json import decode
 from vime_agents.graded import Fingerprint, Graded, assigned_names, fingerprint, stored_state
 from vime_agents.messages import Message, ToolCall
 from vime_agents.reward import (
@@ -305,7 +306,7 @@ class AgentEnv(gymnasium.Env[Observation, "str | Message"]):
             graded,
             True,
         )
-        vars(self).update(graded.state)
+        vars(self).update({name: decode(value) for name, value in graded.state.items()})
         return await self._grade_kept()
 
     async def aclose(self) -> None:

@@ -4,7 +4,7 @@
     task, task_id                             among the tasks of the evaluation
     messages                                  in the episode's turns; here, where a wrapper changed them
     text, turn, counters, rewards of steps    here
-    attributes that the author's class set    here, where they are JSON; what is as the constructor left it
+    attributes that the author's class set    here, where they are plain; what is as the constructor left it
                                               is taken from a new env
     artifacts of a sandbox                    here, where the graders read them
 
@@ -25,7 +25,8 @@ from functools import cache
 from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any, Self
 
-from vime_agents.errors import RecordError
+from vime_agents.errors import ContractError, RecordError
+from vime_agents.exact_json import decode, encode
 from vime_agents.messages import Message
 
 VERSION = 1
@@ -41,6 +42,7 @@ ARTIFACTS = "the artifacts"
 """Their name in `Graded.lost`; no attribute can have it."""
 
 _IMMUTABLE = (str, bytes, int, float, complex, FunctionType, BuiltinFunctionType, type, re.Pattern)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _NO_AUTHORS = ("vime_agents", "gymnasium", "typing", "builtins")
 
 
@@ -61,7 +63,7 @@ class Graded:
     earned: float | None = None
     """Rewards of all steps; None: the env gave none."""
     state: Mapping[str, Any] = field(default_factory=dict)
-    """Attributes of the author's class, by name."""
+    """Attributes of the author's class, by name; their values as `encode` makes them."""
     unchanged: tuple[str, ...] = ()
     """Those that are as the env's constructor had left them."""
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -111,8 +113,8 @@ def is_large(value: object) -> bool:
     left, inside = MAX_COMPARED, [value]
     while inside and left >= 0:
         part = inside.pop()
-        left -= len(part) if isinstance(part, (str, bytes, list, tuple, dict)) else 1
-        if left >= 0 and isinstance(part, (list, tuple, dict)):
+        left -= len(part) if isinstance(part, (str, bytes, *_CONTAINERS)) else 1
+        if left >= 0 and isinstance(part, _CONTAINERS):
             inside += [*part, *part.values()] if isinstance(part, dict) else part
     return left < 0
 
@@ -139,7 +141,8 @@ def stored_state(
         if initial.get(name) is not None and initial[name] == fingerprint(value):
             unchanged.append(name)
         elif text is None:
-            lost[name] = f"a {type(value).__name__}, which JSON cannot hold"
+            which = "holds what JSON does not have" if type(value) in _CONTAINERS else "JSON does not have"
+            lost[name] = f"a {type(value).__name__}, which {which}"
         elif len(text) > MAX_ATTRIBUTE_BYTES:
             lost[name] = f"{len(text)} bytes; at most {MAX_ATTRIBUTE_BYTES} are stored"
         else:
@@ -178,11 +181,11 @@ def _stores(code: CodeType) -> set[str]:
 
 
 def exact_json(value: object) -> str | None:
-    """Its JSON; None when the same value would not come back: a tuple, a set, an object."""
+    """The JSON of its `encode`; None when something else would come back: it holds an object."""
     try:
-        text = json.dumps(value, allow_nan=False, sort_keys=True)
-        return text if _same(json.loads(text), value) else None
-    except (TypeError, ValueError, RecursionError):
+        text = json.dumps(encode(value), allow_nan=False)
+        return text if _same(decode(json.loads(text)), value) else None
+    except (ContractError, TypeError, ValueError, RecursionError):
         return None
 
 
@@ -210,7 +213,9 @@ def _same(found: object, value: object) -> bool:
     if type(found) is not type(value):
         return False
     if isinstance(found, dict) and isinstance(value, dict):
-        return found.keys() == value.keys() and all(_same(found[key], value[key]) for key in found)
-    if isinstance(found, list) and isinstance(value, list):
+        return _same(list(found.items()), list(value.items()))
+    if isinstance(found, (list, tuple)) and isinstance(value, (list, tuple)):
         return len(found) == len(value) and all(map(_same, found, value))
+    if isinstance(found, (set, frozenset)) and isinstance(value, (set, frozenset)):
+        return found == value and {type(part) for part in found} == {type(part) for part in value}
     return found == value

@@ -72,8 +72,8 @@ async def regrade(
         EpisodeError: a grader failed. ContractError: one asks for what no episode has.
     """
     orders = _Orders(refused=_refused(env, graded), known=frozenset(graded.assigned), keep=keep)
-    for name in {*graded.assigned} - {*graded.state, *graded.unchanged}:
-        vars(env).pop(name, None)  # the episode ended without it
+    for name in {*graded.assigned, *orders.refused} - {*graded.state, *graded.unchanged, *_LIVE}:
+        vars(env).pop(name, None)  # the episode ended without it, or it is not the episode's
     # The class of an env that is made already: what its constructor reads is refused to nobody.
     env.__class__ = _stand_in(type(env), orders)
     messages = messages_of(trajectory) if graded.messages is None else graded.messages

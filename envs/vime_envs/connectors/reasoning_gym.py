@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from vime_agents.caller import caller_module
 from vime_agents.env import AgentEnv
 from vime_agents.errors import ConfigError, ContractError, MissingDependencyError, UnknownIdError
+from vime_agents.exact_json import decode, encode
 from vime_agents.grading.pool import GraderLimits
 from vime_agents.reward import reward
 from vime_agents.task import Task, TaskSet
@@ -155,31 +156,3 @@ def __getattr__(name: str) -> type[ReasoningGymEnv]:
     if name in DATASETS:
         return _by_name(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def encode(value: Any) -> Any:
-    """As JSON has it, without loss: scorers tell tuples from lists. Raises ContractError: it cannot be."""
-    if isinstance(value, tuple):
-        return {"!tuple": [encode(part) for part in value]}
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) and not key.startswith("!") for key in value):
-            return {key: encode(part) for key, part in value.items()}
-        return {"!dict": [[encode(key), encode(part)] for key, part in value.items()]}
-    if isinstance(value, list):
-        return [encode(part) for part in value]
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    raise ContractError(f"an item holds a {type(value).__name__}, which JSON does not have: {value!r:.200}")
-
-
-def decode(value: Any) -> Any:
-    """The inverse of `encode`."""
-    if isinstance(value, list):
-        return [decode(part) for part in value]
-    if not isinstance(value, Mapping):
-        return value
-    if "!tuple" in value:
-        return tuple(decode(part) for part in value["!tuple"])
-    if "!dict" in value:
-        return {decode(key): decode(part) for key, part in value["!dict"]}
-    return {key: decode(part) for key, part in value.items()}

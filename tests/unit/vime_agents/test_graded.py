@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 import vime_agents as vime
 from vime_agents.errors import RecordError
+from vime_agents.exact_json import decode
 from vime_agents.graded import (
     ARTIFACTS,
     MAX_ARTIFACT_BYTES,
@@ -53,28 +57,65 @@ def test_a_record_of_another_kind_is_refused(change):
         Graded.from_json(Graded(stop="done", terminated=True, turn=1).to_json() | change)
 
 
-@pytest.mark.parametrize("value", [None, True, 1, 1.5, "x", [], {"a": [1, {"b": None}]}, "\ud800 \x00"])
-def test_json_that_is_exact(value):
-    assert json.loads(exact_json(value) or "") == value
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        1,
+        1.5,
+        "x",
+        [],
+        {"b": [1, {"a": None}], "a": 2},
+        "\ud800 \x00",
+        (1, (2.0,)),
+        {1, "x", (2, 3)},
+        frozenset({1}),
+        {1: "a", (2, 3): {"!set": [1]}},
+    ],
+)
+def test_what_is_stored_comes_back(value):
+    assert decode(json.loads(exact_json(value) or "")) == value
+
+
+class Point(NamedTuple):
+    x: int
 
 
 @pytest.mark.parametrize(
-    "value", [(1, 2), {1, 2}, {1: "a"}, float("nan"), [(1,)], {"a": {2: 3}}, object(), re.compile("x"), b"x"]
+    "value",
+    [
+        float("nan"),
+        object(),
+        re.compile("x"),
+        b"x",
+        Point(1),
+        Counter("aab"),
+        np.float64(0.5),
+        {np.float64(0.5)},
+        [object()],
+    ],
 )
 def test_what_would_come_back_as_something_else_is_not(value):
     assert exact_json(value) is None
 
 
+def test_the_order_of_a_dictionary_is_part_of_it():
+    assert list(decode(json.loads(exact_json({"b": 1, "a": 2}) or ""))) == ["b", "a"]
+    assert fingerprint({"b": 1, "a": 2}) != fingerprint({"a": 2, "b": 1})
+    assert fingerprint({3, 1, 2}) == fingerprint({2, 3, 1})
+
+
 def test_state_is_stored_or_as_it_was_or_named():
-    made = {"a": [], "b": [2], "c": re.compile("x"), "d": (1, {2}), "long": ["x"] * 5000, "e": 1}
+    made = {"a": [], "b": [2], "c": re.compile("x"), "d": [Point(1)], "long": ["x"] * 5000, "e": 1}
     initial = {name: fingerprint(value) for name, value in made.items()}
-    now = {**made, "a": [1], "seen": {1}, "more": ["x"] * 5000, "e": 1.0}
+    now = {**made, "a": [1], "seen": Counter("a"), "more": ["x"] * 5000, "e": 1.0}
     state, unchanged, lost = stored_state(now, initial)
     assert state == {"a": [1], "e": 1.0}
     assert unchanged == ("b", "c", "long")
     assert lost == {
-        "d": "a tuple, which JSON cannot hold",
-        "seen": "a set, which JSON cannot hold",
+        "d": "a list, which holds what JSON does not have",
+        "seen": "a Counter, which JSON does not have",
         "more": "25000 bytes; at most 8192 are stored",
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ class Hunt(vime.ToolEnv):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.looked: list[str] = []
+        self.visits: Counter[str] = Counter()
         self.seen: set[str] = set()
         self.library = ["word"] * 5000
         self.notes = ["note"] * 5000
@@ -54,6 +56,7 @@ class Hunt(vime.ToolEnv):
         """
         self.looked.append(where)
         self.seen.add(where)
+        self.visits[where] += 1
         self.notes.append(where)
         self.give(0.25)
         if where == "sky":
@@ -104,6 +107,7 @@ async def test_graders_see_the_answer_the_messages_the_turns_and_the_state():
             assert roles == ["user", "assistant", "tool", "tool", "assistant", "tool"]
             assert (text, self.turn, self.counters["tool_calls"], self.task_id) == ("sun", 2, 3, "t")
             assert (self.looked, self.limit, self.bonus) == (["sky", "sea"], 2, 1.0)
+            assert self.seen == {"sky", "sea"}
             assert len(self.library) == 5000  # too large to be stored, but any env has it
             self.count("graded")
             return {"looked": len(self.looked), "metric": (7.0, 0.0)}
@@ -117,7 +121,7 @@ async def test_graders_see_the_answer_the_messages_the_turns_and_the_state():
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("seen", r"self\.seen \(a set, which JSON cannot hold\)"),
+        ("visits", r"self\.visits \(a Counter, which JSON does not have\)"),
         ("notes", r"self\.notes \(40014 bytes; at most 8192 are stored\)"),
         ("np_random", "the state of `np_random`"),
         ("tools", "the state of the episode's tools"),
@@ -138,6 +142,15 @@ async def test_what_is_not_stored_is_refused_even_where_the_grader_swallows_it(n
 
     with pytest.raises(Refused, match=f"^score needs {told}$"):
         await graded_by(Now, await played())
+
+
+async def test_what_is_refused_is_nowhere_else_either():
+    class Now(Hunt):
+        def score(self, text):
+            assert "looked" in vars(self)
+            return float("visits" in self.__dict__)
+
+    assert (await graded_by(Now, await played())).reward.components["score"] == 0.0
 
 
 async def test_what_new_code_would_have_noted_in_play_is_refused_whatever_its_default():
@@ -206,7 +219,7 @@ class Parts(Hunt):
 
     @reward(weight=0.5)
     def many(self):
-        return len(self.seen) > 1
+        return len(self.visits) > 1
 
     @reward(weight=0)
     async def boxed(self, env):
@@ -218,7 +231,7 @@ async def test_each_component_that_cannot_be_computed_is_named():
     with pytest.raises(Refused) as refused:
         await graded_by(Parts, episode)
     assert refused.value.needs == {
-        "many": "self.seen (a set, which JSON cannot hold)",
+        "many": "self.visits (a Counter, which JSON does not have)",
         "boxed": "the episode's sandbox",
     }
     found = await graded_by(Parts, episode, many=0.0, boxed=1.0)
