@@ -43,6 +43,7 @@ ARTIFACTS = "the artifacts"
 
 _IMMUTABLE = (str, bytes, int, float, complex, FunctionType, BuiltinFunctionType, type, re.Pattern)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_ALWAYS = ("stop", "terminated", "turn")
 _NO_AUTHORS = ("vime_agents", "gymnasium", "typing", "builtins")
 
 
@@ -75,9 +76,10 @@ class Graded:
     """Path -> content in base64; None: no grader read them, or `lost` has them."""
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON-serialisable dict, without what is empty."""
+        """A JSON-serialisable dict, without what is as by default."""
+        usual = type(self)(stop="", terminated=False, turn=-1)
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        kept = {name: value for name, value in plain.items() if value not in (None, {}, ())}
+        kept = {n: v for n, v in plain.items() if n in _ALWAYS or v != getattr(usual, n)}
         return {"version": VERSION} | {n: list(v) if isinstance(v, tuple) else v for n, v in kept.items()}
 
     @classmethod

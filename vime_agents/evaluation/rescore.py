@@ -12,11 +12,11 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from vime_agents import registry
 from vime_agents.config.evaluation import EvalConfig
@@ -26,18 +26,13 @@ from vime_agents.errors import ConfigError, nearest
 from vime_agents.evaluation.evaluate import env_maker
 from vime_agents.evaluation.regrade import SAME, Regrader, Result, SingleAgentEnv
 from vime_agents.evaluation.report import EvalReport, Tally, without_nan
+from vime_agents.evaluation.rescore_tasks import TasksFrom, tasks_to_grade_on
 from vime_agents.learning.group_rewards import add_group_rewards
 from vime_agents.reward import Reward, rewards_of
 from vime_agents.rollout.sandboxes import sandbox_pool
 from vime_agents.sandbox import SandboxProvider
 from vime_agents.storage.eval_directory import TASKS_FILE, EvalDirectory
 from vime_agents.storage.stored_evaluation import StoredEvaluation
-from vime_agents.storage.stored_tasks import StoredTask, changed_tasks
-from vime_agents.task import Task
-
-TasksFrom = Literal["stored", "present"]
-_MOST_LOOKED_AT = 100_000
-"""Tasks of an env among which those that were played are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,54 +124,78 @@ async def rescore(
     env_id = env_id or stored.env_id
     config = EvalConfig.from_dict({**stored.settings, "env": env_id, "out": str(out)})
     make_env = _env_maker(env_id, config, keep)
-    tasks, other_tasks = _tasks(stored, make_env, tasks_from)
+    tasks, other_tasks = tasks_to_grade_on(stored, make_env, tasks_from)
     comparisons = getattr(registry.env_class(env_id), "group_rewards", ())
-    old, new, left, changes = Tally(), Tally(), Counter[str](), list[RewardChange]()
-    policy, num_rescored, started = "", 0, time.monotonic()
+    account, started = _Account(), time.monotonic()
     async with _sandboxes(env_id, config.max_sandboxes) as sandboxes:
         grader = Regrader(make_env, env_id, tasks, frozenset(keep), config.turn_timeout, sandboxes)
         with _new_folder(out) as unfinished, EvalDirectory(unfinished, config) as folder:
             shutil.copy(stored.path / TASKS_FILE, unfinished)
-            async for batch in _rescored(stored, grader, concurrency, comparisons):
-                for was, now, why_left in batch:
-                    policy = policy or next((t.policy for t in now.trajectories), "")
-                    old.add(was)
-                    new.add(now)
+            async with contextlib.aclosing(_rescored(stored, grader, concurrency, comparisons)) as results:
+                async for was, now, why_left in results:
+                    account.add(was, now, why_left)
                     folder.append(now)
                     on_episode(now)
-                    num_rescored += not why_left
-                    left.update([why_left] if why_left else [])
-                    changes += _change(was, now)
-            if not num_rescored:
-                why = "; ".join(f"{count} {text}" for text, count in left.items()) or "there are none"
+            if not account.num_rescored:
+                why = "; ".join(f"{count} {text}" for text, count in account.left.items()) or "there are none"
                 raise ConfigError(f"{stored.path}: no episode can be scored again: {why}")
-            reports = [
-                tally.report(
-                    env_id=env_id,
-                    policy=policy or config.model,
-                    split=config.split,
-                    seed=config.seed,
-                    num_tasks=len(tasks),
-                    samples_per_task=config.samples_per_task,
-                    duration_s=time.monotonic() - started,
-                )
-                for tally in (old, new)
-            ]
-            origin = {"folder": str(stored.path.resolve()), "env": stored.played_env_id, "kept": sorted(keep)}
-            origin |= {"tasks": tasks_from or "unchanged", "mean": without_nan(reports[0].mean)}
-            folder.write_report({**reports[1].to_dict(), "rescored_from": origin})
-    changes.sort(key=lambda change: -change.size)
+            duration_s = time.monotonic() - started
+            old, new = (account.report(t, config, len(tasks), duration_s) for t in (account.old, account.new))
+            origin = {
+                "folder": str(stored.path.resolve()),
+                "env": stored.played_env_id,
+                "kept": sorted(keep),
+                "tasks": tasks_from or "unchanged",
+                "mean": without_nan(old.mean),
+            }
+            folder.write_report({**new.to_dict(), "rescored_from": origin})
+    account.changes.sort(key=lambda change: -change.size)
     return Rescored(
         folder=str(stored.path),
         out=str(out),
-        old=reports[0],
-        new=reports[1],
-        num_rescored=num_rescored,
-        left=dict(left),
+        old=old,
+        new=new,
+        num_rescored=account.num_rescored,
+        left=dict(account.left),
         other_tasks=tuple(other_tasks),
-        num_changed=len(changes),
-        changes=tuple(changes[:top]),
+        num_changed=len(account.changes),
+        changes=tuple(account.changes[:top]),
     )
+
+
+@dataclass(slots=True)
+class _Account:
+    """Counts episodes as they are scored again; holds none of them."""
+
+    old: Tally = field(default_factory=Tally)
+    new: Tally = field(default_factory=Tally)
+    left: Counter[str] = field(default_factory=Counter)
+    changes: list[RewardChange] = field(default_factory=list)
+    num_rescored: int = 0
+    policy: str = ""
+
+    def add(self, was: Episode, now: Episode, why_left: str) -> None:
+        """One more; `why_left` is empty when it was scored again."""
+        self.policy = self.policy or next((t.policy for t in now.trajectories), "")
+        self.old.add(was)
+        self.new.add(now)
+        if why_left:
+            self.left[why_left] += 1
+        else:
+            self.num_rescored += 1
+        self.changes += _change(was, now)
+
+    def report(self, tally: Tally, config: EvalConfig, num_tasks: int, duration_s: float) -> EvalReport:
+        """On the episodes as they were, or as they are."""
+        return tally.report(
+            env_id=config.env,
+            policy=self.policy or config.model,
+            split=config.split,
+            seed=config.seed,
+            num_tasks=num_tasks,
+            samples_per_task=config.samples_per_task,
+            duration_s=duration_s,
+        )
 
 
 async def _rescored(
@@ -184,8 +203,8 @@ async def _rescored(
     grader: Regrader,
     concurrency: int,
     comparisons: Sequence[Any],
-) -> AsyncIterator[list[Result]]:
-    """Batches of results, in the order of the file; one, where episodes are compared with each other."""
+) -> AsyncGenerator[Result, None]:
+    """Results in the order of the file; all at the end, where episodes are compared with each other."""
     episodes = stored.episodes()
     everything: list[Result] = []
     while batch := list(islice(episodes, concurrency)):
@@ -196,12 +215,15 @@ async def _rescored(
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
-        if not comparisons:
-            yield results
-        everything += results if comparisons else []
+        if comparisons:
+            everything += results
+            continue
+        for result in results:
+            yield result
     if everything:
         compared = await add_group_rewards([now for _, now, _ in everything], comparisons)
-        yield [(was, now, why) for (was, _, why), now in zip(everything, compared, strict=True)]
+        for (was, _, why_left), now in zip(everything, compared, strict=True):
+            yield was, now, why_left
 
 
 def _change(was: Episode, now: Episode) -> list[RewardChange]:
@@ -247,59 +269,6 @@ def _env_maker(env_id: str, config: EvalConfig, keep: Collection[str]) -> Callab
     if names and set(names) <= set(keep):
         raise ConfigError("--keep: all components are to be kept; nothing would be scored again")
     return make_env
-
-
-def _tasks(
-    stored: StoredEvaluation,
-    make_env: Callable[[], SingleAgentEnv],
-    tasks_from: TasksFrom | None,
-) -> tuple[dict[str, Task], list[str]]:
-    """(id -> what episodes are graded on, texts on tasks that had another content). Raises ConfigError."""
-    played = stored.tasks
-    if played is None:
-        raise ConfigError(
-            f"{stored.path} does not hold the tasks that were played: an older release wrote it. Evaluate "
-            "again"
-        )
-    present = _present_tasks(make_env, played)
-    now = {name: StoredTask.of(task) for name, task in present.items()}
-    changed = changed_tasks(played, now)
-    if changed and tasks_from is None:
-        raise ConfigError(
-            f"the environment's tasks are not those that were played: {'; '.join(changed)}. Give --tasks "
-            "present, if the questions are the same and answers were mended, or --tasks stored, for all as "
-            "it was"
-        )
-    chosen: dict[str, Task] = {}
-    for name, task in played.items():
-        same = name in now and now[name].content == task.content
-        if same or (tasks_from == "present" and name in present):
-            chosen[name] = present[name]
-        elif tasks_from == "present" or task.inputs is None:
-            why = (
-                "is none of the environment's any more" if name not in now else "is stored by its hash alone"
-            )
-            raise ConfigError(f"task {name!r} {why}; evaluate again, with the tasks as they are")
-        else:
-            chosen[name] = Task(id=name, inputs=task.inputs, split=task.split, metadata=task.metadata)
-    return chosen, changed if tasks_from == "present" else []
-
-
-def _present_tasks(make_env: Callable[[], SingleAgentEnv], wanted: Collection[str]) -> dict[str, Task]:
-    """Of these ids, those that the env has; it may have put others before them since."""
-    env = make_env()
-    found: dict[str, Task] = {}
-    try:
-        tasks = env.task_set()
-        for index in range(min(len(tasks), _MOST_LOOKED_AT)):
-            task = tasks[index]
-            if task.id in wanted:
-                found[task.id] = task
-                if len(found) == len(wanted):
-                    break
-    finally:
-        env.close()
-    return found
 
 
 @contextlib.asynccontextmanager

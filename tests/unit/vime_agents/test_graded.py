@@ -49,6 +49,8 @@ def test_a_record_comes_back_and_what_is_empty_is_left_out():
     empty = Graded(stop="", terminated=False, turn=0)
     assert empty.to_json() == {"version": 1, "stop": "", "terminated": False, "turn": 0}
     assert Graded.from_json(empty.to_json()) == empty
+    nothing_made = with_artifacts(empty, {})
+    assert Graded.from_json(nothing_made.to_json()).artifacts == {}
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"turn_number": 3}])

@@ -214,9 +214,11 @@ async def test_other_tasks_are_refused_until_it_is_said_which_to_take(folder, tm
 async def test_tasks_are_found_by_their_ids_wherever_they_are_now(folder, tmp_path):
     found = await rescore(folder, tmp_path / "a", env_id="rescored_envs:MoreBefore", tasks_from="present")
     assert (found.num_rescored, found.new.mean, found.other_tasks) == (3, 1.0, ())
-    with pytest.raises(ConfigError, match="task 'd' is none of the environment's any more"):
-        await rescore(folder, tmp_path / "b", env_id="rescored_envs:WithoutOne", tasks_from="present")
-    assert (await rescore(folder, tmp_path / "c", env_id="rescored_envs:WithoutOne")).num_rescored == 3
+    env_id = "rescored_envs:WithoutOne"
+    for tasks_from in ("present", None):
+        with pytest.raises(ConfigError, match=r"1 of the tasks .*, 'd' the first .* Give --tasks stored"):
+            await rescore(folder, tmp_path / "b", env_id=env_id, tasks_from=tasks_from)
+    assert (await rescore(folder, tmp_path / "c", env_id=env_id, tasks_from="stored")).num_rescored == 3
 
 
 async def test_graders_in_processes_are_killed_as_in_play(folder, tmp_path):
