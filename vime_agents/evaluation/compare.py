@@ -117,7 +117,7 @@ def compare(a: StoredEvaluation, b: StoredEvaluation, *, top: int = 10) -> Compa
         only_b=len(counted_b.tasks) - len(common),
         unscored=len(common) - reward.num_tasks,
         worst=tuple(change for change in changes[:top] if change.b - change.a < -SAME),
-        best=tuple(change for change in changes[-top:] if change.b - change.a > SAME),
+        best=tuple(change for change in changes[max(0, len(changes) - top) :] if change.b - change.a > SAME),
         warnings=tuple(_warnings(a, b, counted_a, counted_b)),
     )
 

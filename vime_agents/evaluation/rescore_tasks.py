@@ -50,7 +50,7 @@ def tasks_to_grade_on(
             chosen[name] = present[name]
         elif task.inputs is None:
             raise ConfigError(
-                f"--tasks stored: task {name!r} is stored by its hash alone, because its inputs are not JSON; "
+                f"--tasks stored: task {name!r} is stored by its hash alone, as its inputs are not JSON; "
                 "evaluate again"
             )
         else:

@@ -85,6 +85,7 @@ def test_the_exact_p_value_is_of_equal_numbers_of_episodes(tmp_path: Path) -> No
     found = json.loads(text)
     assert found["reward"]["low"] is None  # all tasks differ by the same
     assert (len(found["best"]), found["worst"]) == (2, [])
+    assert (compare(a, b, top=0).best, compare(b, a, top=0).worst) == ((), ())
 
 
 def test_an_episode_that_never_started_is_a_zero_among_errors_alone(tmp_path: Path) -> None:

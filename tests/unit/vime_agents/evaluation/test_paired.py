@@ -73,3 +73,23 @@ def test_a_thousand_tasks_of_four_samples_are_counted_exactly():
 
 def test_too_many_values_on_no_grid_are_not_counted():
     assert sign_flip_p_value(np.random.default_rng(0).normal(size=40).tolist()) is None
+
+
+def test_the_interval_and_both_p_values_keep_their_word():
+    """Two policies, of which the second is better by 0.1 or not at all, on 30 tasks of 4 episodes each."""
+    rng = np.random.default_rng(0)
+    hits = {"interval": 0, "t": 0, "exact": 0}
+    for _ in range(400):
+        ability = rng.beta(2, 2, size=30) * 0.9
+        a, alike, better = (rng.binomial(4, chance) / 4 for chance in (ability, ability, ability + 0.1))
+        tasks = [
+            dict(zip("abcdefghijklmnopqrstuvwxyz0123", v.tolist(), strict=True)) for v in (a, alike, better)
+        ]
+        gain = paired_difference(tasks[0], tasks[2])
+        hits["interval"] += gain.low <= 0.1 <= gain.high
+        hits["t"] += paired_difference(tasks[0], tasks[1]).p_value < 0.05
+        hits["exact"] += (sign_flip_p_value((alike - a).tolist()) or 0.0) < 0.05
+    # 3 standard errors of 400 draws at 0.05 are 0.033.
+    assert 0.917 <= hits["interval"] / 400 <= 0.983
+    assert hits["t"] / 400 <= 0.083
+    assert hits["exact"] / 400 <= 0.083
