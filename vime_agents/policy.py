@@ -32,6 +32,8 @@ class Usage:
     prompt_tokens: int | None = None
     """None where the server does not say."""
     sampled_tokens: int | None = None
+    cached_prompt_tokens: int | None = None
+    """Those of `prompt_tokens` that the server had in its prefix cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

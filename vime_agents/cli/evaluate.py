@@ -13,15 +13,17 @@ from vime_agents import registry
 from vime_agents.cli.models import open_agents, open_policy
 from vime_agents.cli.progress import EvalProgress
 from vime_agents.config.evaluation import EvalConfig
+from vime_agents.config.prices import Prices
 from vime_agents.episode import Episode
 from vime_agents.evaluation.evaluate import cast_of, env_maker, evaluate, first_tasks, opponents_of
 from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
+from vime_agents.policies.metered import Meter, Spent
 from vime_agents.policy import Sampling
 from vime_agents.rollout.limits import Limits
 from vime_agents.storage.eval_directory import EvalDirectory
 
-TOO_MANY_ERRORS = 3
+TOO_MANY_ERRORS, BUDGET_SPENT = 3, 4
 
 
 def run(argv: Sequence[str]) -> int:
@@ -40,6 +42,14 @@ def run(argv: Sequence[str]) -> int:
             print(f"the same command goes on with what is in {config.out}", file=sys.stderr)
         raise
     print(json.dumps(report.to_dict()) if config.json else format_report(report))
+    if report.budget_spent:
+        total = report.num_tasks * report.samples_per_task
+        go_on = f", and the same command with more goes on in {config.out}" if config.out else ""
+        print(
+            f"vime-agents: the budget is spent ({report.budget_spent}) after {report.n} of {total} "
+            f"episodes{go_on}",
+            file=sys.stderr,
+        )
     if report.infrastructure_error_rate > config.max_error_rate:
         print(
             f"vime-agents: {report.infrastructure_error_rate:.1%} of the episodes failed for reasons of "
@@ -47,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return TOO_MANY_ERRORS
-    return 0
+    return BUDGET_SPENT if report.budget_spent else 0
 
 
 async def _evaluate(config: EvalConfig) -> EvalReport:
@@ -58,6 +68,14 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
         if config.out:
             folder = stack.enter_context(EvalDirectory(Path(config.out), config, group_size=group_size))
         earlier = [] if folder is None else folder.finished
+        meter = Meter(
+            prices=None if config.price is None else Prices.parse(config.price),
+            max_cost=config.max_cost,
+            max_tokens=config.max_total_tokens,
+            spent=Spent() if folder is None else folder.spent(),
+        )
+        if folder is not None:
+            stack.callback(folder.keep_usage, meter.spent)
         tasks = first_tasks(env_maker(config.env, split=config.split, seed=config.seed), config.num_tasks)
         if folder is not None:
             folder.keep_tasks(tasks)
@@ -65,7 +83,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
         async with open_agents(config) as agents, open_policy(config) as policy:
             _, opponents = cast_of(config.env, policy, agents, rotate_seats=config.rotate_seats)
             progress = stack.enter_context(
-                EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr, opponents)
+                EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr, opponents, meter)
             )
 
             for episode in earlier:
@@ -74,6 +92,8 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
             def on_episode(episode: Episode) -> None:
                 if folder is not None:
                     folder.append(episode)
+                    if meter.prices or meter.limited:  # whom it costs nothing needs no write to the disk
+                        folder.keep_usage(meter.spent)
                 progress.add(episode)
 
             report = await evaluate(
@@ -101,8 +121,9 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 tasks=tasks,
                 finished=earlier,
                 keep_graded=folder is not None,
+                meter=meter,
             )
-        if folder is not None:
+        if folder is not None and not report.budget_spent:
             folder.write_report(report.to_dict())
     return report
 
@@ -111,7 +132,6 @@ def format_report(report: EvalReport) -> str:
     """The report for a person."""
     failed = sum(report.errors.values())
     by_class = ", ".join(f"{count} {kind}" for kind, count in report.errors.items())
-    tokens = f"{report.sampled_tokens} tokens sampled, " if report.sampled_tokens else ""
     lines = [
         f"{report.env_id} ({report.split}, {report.num_tasks} tasks x {report.samples_per_task}, seed "
         f"{report.seed}) played by {report.policy}",
@@ -127,7 +147,7 @@ def format_report(report: EvalReport) -> str:
         f"  episodes  {report.n}: {report.ok} ok, {report.truncated} truncated, {failed} failed"
         + (f" ({by_class})" if failed else ""),
         f"  stops     {', '.join(f'{count} {stop}' for stop, count in report.stops.items())}",
-        f"  cost      {tokens}{report.turns_mean:.2f} turns an episode, {report.duration_s:.1f} s",
+        f"  cost      {_tokens(report)}{report.turns_mean:.2f} turns an episode, {report.duration_s:.1f} s",
     ]
     for name, agent in report.agents.items():
         stops = ", ".join(f"{count} {stop}" for stop, count in agent.stops.items())
@@ -135,6 +155,17 @@ def format_report(report: EvalReport) -> str:
     lines += _against(report)
     lines += [f"  error     {kind}: {text[:300]}" for kind, text in report.error_examples.items()]
     return "\n".join(lines)
+
+
+def _tokens(report: EvalReport) -> str:
+    """What the model's calls took, as the start of a line."""
+    usage = report.usage
+    if not usage.total_tokens:
+        return ""
+    cached = f" ({usage.cached_prompt_tokens} cached)" if usage.cached_prompt_tokens else ""
+    unknown = f", {usage.calls_without_usage} calls not counted" if usage.calls_without_usage else ""
+    cost = "" if report.cost is None else f"${report.cost:.4f}, "
+    return f"{cost}{usage.prompt_tokens} tokens read{cached}, {usage.sampled_tokens} sampled{unknown}, "
 
 
 def _against(report: EvalReport) -> list[str]:

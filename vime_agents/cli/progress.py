@@ -11,13 +11,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from vime_agents.episode import Episode
 from vime_agents.evaluation.report import Tally
+from vime_agents.policies.metered import Meter
 
 
 class EvalProgress:
     """Counts episodes and shows them; what it prints is never needed by a program."""
 
-    def __init__(self, total: int, stream: TextIO, opponents: Collection[str] = ()) -> None:
-        """`opponents`: agents whose rewards are not the evaluated policy's."""
+    def __init__(
+        self, total: int, stream: TextIO, opponents: Collection[str] = (), meter: Meter | None = None
+    ) -> None:
+        """`opponents`: agents whose rewards are not the evaluated policy's; `meter`: shown, if it counts."""
+        self._meter = meter
         self.total, self.stream = total, stream
         self._tally = Tally(opponents)
         self._bar: Progress | None = None
@@ -46,8 +50,14 @@ class EvalProgress:
         """One more episode."""
         self._tally.add(episode)
         done, failed = self._tally.n, sum(self._tally.errors.values())
-        text = f"reward {self._tally.mean:.3f}, {failed} failed"
+        text = f"reward {self._tally.mean:.3f}, {failed} failed{self._spent()}"
         if self._bar is not None:
             self._bar.update(self._task, completed=done, description=text)
         elif done * 10 // self.total > (done - 1) * 10 // self.total:
             print(f"{done}/{self.total} episodes, {text}", file=self.stream, flush=True)
+
+    def _spent(self) -> str:
+        if self._meter is None or not self._meter.spent.total_tokens:
+            return ""
+        cost = "" if self._meter.cost is None else f", ${self._meter.cost:.4f}"
+        return f", {self._meter.spent.total_tokens} tokens{cost}"

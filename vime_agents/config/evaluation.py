@@ -16,6 +16,7 @@ from vime_agents.config.fields import (
     Probability,
 )
 from vime_agents.config.options import Options
+from vime_agents.config.prices import Prices
 from vime_agents.config.vllm_flags import OWNED, Value
 from vime_agents.errors import ConfigError
 
@@ -81,6 +82,20 @@ class RunnerOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BudgetOptions:
+    """What it may cost."""
+
+    price: Annotated[str, MayChange()] | None = None
+    """IN,OUT or IN,OUT,CACHED: dollars for a million tokens that --model reads, writes, and reads from its
+    server's prefix cache; the report then has the cost."""
+    max_cost: Annotated[float, Bounds(0, above_low=True), MayChange()] | None = None
+    """Dollars. Once they are spent no episode starts, those in flight are finished, and the exit code is 4;
+    the same command with more, and the same --out, goes on."""
+    max_total_tokens: Annotated[int, Bounds(1), MayChange()] | None = None
+    """Tokens that --model may read and write in all; as --max-cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportOptions:
     """What is reported."""
 
@@ -94,7 +109,7 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalConfig(Options, WhatOptions, SamplingOptions, RunnerOptions, ReportOptions):
+class EvalConfig(Options, WhatOptions, SamplingOptions, RunnerOptions, BudgetOptions, ReportOptions):
     """Everything that an evaluation depends on."""
 
     program: ClassVar[str] = "vime-agents eval ENV"
@@ -123,12 +138,24 @@ class EvalConfig(Options, WhatOptions, SamplingOptions, RunnerOptions, ReportOpt
     def check(self) -> None:
         """Raises ConfigError where settings contradict each other."""
         check_vllm_has_a_server(self.model, self.agents, self.vllm)
+        self._check_budget()
         same = not (self.rotate_seats or "|" in self.agents or self.model.startswith("scripted:"))
         if self.samples_per_task > 1 and self.temperature == 0 and same:
             raise ConfigError(
                 f"--samples-per-task {self.samples_per_task}: greedy episodes of a task are all the same; "
                 "give --temperature, for example 1.0"
             )
+
+    def _check_budget(self) -> None:
+        if self.price is not None:
+            Prices.parse(self.price)
+        elif self.max_cost is not None:
+            raise ConfigError("--max-cost: nothing is known of the cost; give --price IN,OUT")
+        for flag in ("price", "max_cost", "max_total_tokens"):
+            if getattr(self, flag) is not None and self.model.startswith("scripted:"):
+                raise ConfigError(
+                    f"--{flag.replace('_', '-')}: {self.model} reads and writes no tokens; leave the flag out"
+                )
 
 
 def check_vllm_has_a_server(model: str, agents: str, vllm: Mapping[str, Value]) -> None:

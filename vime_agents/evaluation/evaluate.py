@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.multi_agent.seats import alike
 from vime_agents.policies.cast import Cast
+from vime_agents.policies.metered import Meter, MeteredPolicy
 from vime_agents.policies.named import named_agents
 from vime_agents.policies.pool import Player
 from vime_agents.policies.scripted import ScriptedPolicy
@@ -54,6 +55,7 @@ async def evaluate(
     on_episode: Callable[[Episode], None] | None = None,
     finished: Sequence[Episode] = (),
     keep_graded: bool = False,
+    meter: Meter | None = None,
 ) -> EvalReport:
     """Play the first tasks of a split and report.
 
@@ -79,14 +81,20 @@ async def evaluate(
         finished: episodes of the same evaluation that were played before; they count, and are not played
             again. Of compared ones, whole groups.
         keep_graded: episodes hold what their graders were given, so that they can be scored again.
+        meter: counts what the calls of `policy` take, on top of what it counted before. Once its budget is
+            spent no episode starts; those in flight are finished, their further attempts included, and of
+            compared ones the rest of their group. They are not cut off: the short ones would be left.
 
     Raises:
         UnknownIdError: no such env, agent or role.
         ConfigError: not an env of ours, nobody left for `policy`, no tasks in this split, or `finished` is of
-            other tasks.
+            other tasks; or the budget cannot be kept, as the server does not count tokens.
     """
+    meter = meter or Meter()
     make_env = env_maker(env_id, split=split, seed=seed)
-    players, opponents = cast_of(env_id, policy, agents or {}, rotate_seats=rotate_seats)
+    players, opponents = cast_of(
+        env_id, MeteredPolicy(policy, meter), agents or {}, rotate_seats=rotate_seats
+    )
     chosen = first_tasks(make_env, num_tasks) if tasks is None else list(tasks[:num_tasks])
     if not chosen:
         raise ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
@@ -109,8 +117,9 @@ async def evaluate(
     for episode in finished:
         tally.add(episode)
     started = time.monotonic()
+    affordable = _within_budget(left, meter, whole_groups=bool(comparisons))
     try:
-        async with contextlib.aclosing(runner.run(left)) as episodes:
+        async with contextlib.aclosing(runner.run(affordable)) as episodes:
             async for played in episodes:
                 for episode in await groups.add(played):
                     tally.add(episode)
@@ -129,7 +138,34 @@ async def evaluate(
         samples_per_task=samples_per_task,
         duration_s=time.monotonic() - started,
     )
-    return replace(report, metrics={**report.metrics, **metrics})
+    return replace(
+        report,
+        metrics={**report.metrics, **metrics},
+        usage=meter.spent,
+        cost=meter.cost,
+        budget_spent=meter.exhausted if report.n < len(requests) else "",
+    )
+
+
+def _within_budget(
+    requests: Iterable[EpisodeRequest], meter: Meter, *, whole_groups: bool
+) -> Iterator[EpisodeRequest]:
+    """The requests, until the budget is spent; `whole_groups`: and the rest of the groups that began.
+
+    Raises:
+        ConfigError: there is a budget, and the server does not count tokens.
+    """
+    begun: set[str] = set()
+    for request in requests:
+        if meter.limited and meter.spent.calls_without_usage:
+            raise ConfigError(
+                "a budget cannot be kept: the model's server does not say how many tokens its answers took "
+                "(`usage`); leave out --max-cost and --max-total-tokens"
+            )
+        if meter.exhausted and not (whole_groups and request.group_id in begun):
+            return
+        begun.add(request.group_id)
+        yield request
 
 
 def _without(requests: Sequence[EpisodeRequest], finished: Sequence[Episode]) -> list[EpisodeRequest]:

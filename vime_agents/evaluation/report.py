@@ -15,6 +15,7 @@ from vime_agents.episode import Episode, Trajectory
 from vime_agents.evaluation.opponents import OpponentReport, OpponentTally
 from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.statistics import mean_interval, mean_pass_at_k
+from vime_agents.policies.metered import Spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,12 @@ class EvalReport:
     metrics: Mapping[str, float]
     """Means of the env's counters over all episodes; with a pool of sandboxes, what it did in all."""
     duration_s: float
+    usage: Spent = field(default_factory=Spent)
+    """What the calls of `policy` took in all, those of earlier starts and of failed attempts included."""
+    cost: float | None = None
+    """Dollars, for `usage`; None without prices."""
+    budget_spent: str = ""
+    """What stopped the evaluation before all of it was played, in words; empty when it is complete."""
     agents: Mapping[str, AgentReport] = field(default_factory=dict)
     """Each agent of an env of several; empty for an env of one."""
     opponents: Mapping[str, OpponentReport] = field(default_factory=dict)

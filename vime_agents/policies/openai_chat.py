@@ -154,7 +154,9 @@ def parse_answer(answer: Any) -> Generation:
             message=msg.check_message(message),
             finish_reason=choice.get("finish_reason") or "stop",
             usage=Usage(
-                prompt_tokens=usage.get("prompt_tokens"), sampled_tokens=usage.get("completion_tokens")
+                prompt_tokens=usage.get("prompt_tokens"),
+                sampled_tokens=usage.get("completion_tokens"),
+                cached_prompt_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
             ),
         )
     except (KeyError, IndexError, TypeError, AttributeError, ContractError) as error:

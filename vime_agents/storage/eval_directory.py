@@ -3,6 +3,7 @@
 config.yaml      the resolved config; `--config config.yaml` runs it again
 tasks.jsonl      what was played: a line for each task, with its inputs
 episodes.jsonl   one line for each episode, as they finish
+usage.json       what the model's calls took so far
 report.json      what it came to; complete once it is there
 """
 
@@ -18,6 +19,7 @@ from typing import Any, Self
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError
+from vime_agents.policies.metered import Spent
 from vime_agents.storage.episodes import EpisodeWriter, read_episodes
 from vime_agents.storage.json_lines import drop_torn_line, keep_lines, write_atomically
 from vime_agents.storage.provenance import provenance
@@ -26,7 +28,7 @@ from vime_agents.storage.stored_tasks import StoredTask, changed_tasks, read_tas
 from vime_agents.task import Task
 
 CONFIG_FILE, TASKS_FILE = "config.yaml", "tasks.jsonl"
-EPISODES_FILE, REPORT_FILE = "episodes.jsonl", "report.json"
+EPISODES_FILE, USAGE_FILE, REPORT_FILE = "episodes.jsonl", "usage.json", "report.json"
 
 
 class EvalDirectory:
@@ -84,6 +86,24 @@ class EvalDirectory:
     def append(self, episode: Episode) -> None:
         """One more is finished."""
         self._writer.append(episode)
+
+    def keep_usage(self, spent: Spent) -> None:
+        """Write down what was spent, if anything was, so that a budget counts across starts."""
+        if spent.total_tokens:
+            write_atomically(self.path / USAGE_FILE, json.dumps(spent.to_dict()) + "\n")
+
+    def spent(self) -> Spent:
+        """What earlier starts wrote down. Raises ConfigError: it cannot be read."""
+        file = self.path / USAGE_FILE
+        if not file.exists():
+            return Spent()
+        try:
+            return Spent.from_dict(json.loads(file.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"--out: {file} does not say what was spent ({error!r}); without the file, "
+                "counting begins anew"
+            ) from error
 
     def write_report(self, report: Mapping[str, Any]) -> None:
         """The evaluation is complete."""

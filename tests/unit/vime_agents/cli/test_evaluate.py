@@ -114,11 +114,60 @@ def test_a_model_behind_a_server_plays_with_tools_through_a_429(server, capsys, 
     out = capsys.readouterr().out
     assert "reward    1.0000" in out
     assert "8: 8 ok, 0 truncated, 0 failed" in out
-    assert "32 tokens sampled, 2.00 turns an episode" in out
+    assert "160 tokens read, 32 sampled, 2.00 turns an episode" in out
     assert len(server.requests) == 8 * 2 + 1
     body, key = server.requests[-1]
     assert (body["model"], body["temperature"], key) == ("m", 0.0, "Bearer k")
     assert body["tools"][0]["function"]["name"] == "add"
+
+
+def test_a_spent_budget_ends_cleanly_and_more_of_it_goes_on(server, capsys, tmp_path):
+    out = tmp_path / "run"
+    flags = ["eval", "cli_envs:Sum", "-m", f"{server.url}#m", "-n", "8", "-c", "1", "--out", str(out)]
+    # An episode takes two calls of 10 tokens read and 2 written: 24 tokens, 28 millionths of a dollar.
+    budget = ["--price", "1,2", "--max-cost", "0.00008"]
+    assert main([*flags, *budget]) == 4
+    captured = capsys.readouterr()
+    assert "reward    1.0000" in captured.out
+    assert "3: 3 ok, 0 truncated, 0 failed" in captured.out
+    assert "cost      $0.0001, 60 tokens read, 12 sampled," in captured.out
+    assert "the budget is spent ($0.0001 of $8e-05) after 3 of 8 episodes" in captured.err
+    assert not (out / "report.json").exists()
+    assert len(server.requests) == 3 * 2 + 1
+    # What was spent before counts: nothing more is played.
+    assert main([*flags, *budget]) == 4
+    assert len(server.requests) == 3 * 2 + 1
+    assert main([*flags, "--price", "1,2", "--max-total-tokens", "200"]) == 0
+    assert len(server.requests) == 8 * 2 + 1
+    report = json.loads((out / "report.json").read_text())
+    assert (report["n"], report["mean"], report["budget_spent"]) == (8, 1.0, "")
+    assert report["usage"] == {
+        "calls": 16,
+        "calls_without_usage": 0,
+        "prompt_tokens": 160,
+        "cached_prompt_tokens": 0,
+        "sampled_tokens": 32,
+    }
+    assert report["cost"] == pytest.approx(224e-6)
+    assert "8/8 episodes, reward 1.000, 0 failed, 192 tokens, $0.0002" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--max-cost", "1"], "--max-cost: nothing is known of the cost; give --price IN,OUT"),
+        (["--price", "3"], "--price: must be IN,OUT or IN,OUT,CACHED"),
+        (["--max-total-tokens", "0"], "--max-total-tokens: must be a whole number >= 1"),
+    ],
+)
+def test_a_budget_that_cannot_be_meant_is_refused(capsys, flags, problem):
+    assert main(["eval", "cli_envs:Sum", "-m", "http://127.0.0.1:1/v1#m", *flags]) == 2
+    assert problem in capsys.readouterr().err
+
+
+def test_a_script_has_no_cost(capsys):
+    assert main(["eval", "cli_envs:Sum", "-m", "scripted:gold", "--price", "1,2"]) == 2
+    assert "--price: scripted:gold reads and writes no tokens" in capsys.readouterr().err
 
 
 def test_too_many_infrastructure_errors_have_their_own_code(capsys):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -13,7 +14,9 @@ from vime_agents.errors import ConfigError, UnknownIdError
 from vime_agents.evaluation import evaluate as module
 from vime_agents.evaluation.evaluate import eval_requests, evaluate
 from vime_agents.evaluation.report import Tally
+from vime_agents.policies.metered import Meter
 from vime_agents.policies.scripted import ScriptedPolicy
+from vime_agents.policy import Usage
 from vime_agents.reward import GroupReward
 from vime_agents.task import Task
 
@@ -116,6 +119,59 @@ async def test_the_episodes_of_a_task_are_compared_with_each_other():
         group = episodes[start : start + 3]
         assert len({e.group_id for e in group}) == 1
         assert [e.reward for e in group] == [1.0, 11.0, 21.0]
+
+
+class Counted(ScriptedPolicy):
+    """Right answers, at 10 tokens read and 2 written a call, as its server says; or it says nothing."""
+
+    def __init__(self, usage):
+        super().__init__("gold")
+        self.usage = usage
+
+    async def act(self, conversation, **kwargs):
+        return replace(await super().act(conversation, **kwargs), usage=self.usage)
+
+
+TWELVE = Usage(prompt_tokens=10, sampled_tokens=2)
+
+
+async def test_a_spent_budget_starts_no_more_episodes_and_finishes_those_in_flight():
+    meter, episodes = Meter(max_tokens=30), []
+    report = await evaluate(
+        "Sum", Counted(TWELVE), num_tasks=12, concurrency=1, meter=meter, on_episode=episodes.append
+    )
+    # Two calls an episode: 24 tokens after the first, 48 after the second.
+    assert [e.id for e in episodes] == ["eval-0-0", "eval-1-0"]
+    assert (report.n, report.ok, report.mean, report.errors) == (2, 2, 1.0, {})
+    assert report.budget_spent == "48 of 30 tokens"
+    assert (meter.spent.calls, meter.spent.prompt_tokens, meter.spent.sampled_tokens) == (4, 40, 8)
+    meter.max_tokens = None
+    report = await evaluate("Sum", Counted(TWELVE), num_tasks=12, meter=meter, finished=episodes)
+    assert (report.n, report.mean, report.budget_spent) == (12, 1.0, "")
+    assert report.usage.total_tokens == 12 * 24
+
+
+async def test_compared_episodes_are_played_to_the_end_of_their_group():
+    report = await evaluate(
+        "Compared",
+        Counted(TWELVE),
+        num_tasks=4,
+        samples_per_task=3,
+        concurrency=1,
+        meter=Meter(max_tokens=4 * 24),
+    )
+    # The fourth episode spends it; the second task's other two are played still.
+    assert (report.n, report.mean) == (6, pytest.approx(11.0))
+
+
+async def test_a_budget_that_is_reached_with_the_last_episode_stopped_nothing():
+    report = await evaluate("Sum", Counted(TWELVE), num_tasks=2, meter=Meter(max_tokens=48))
+    assert (report.n, report.budget_spent) == (2, "")
+
+
+async def test_without_counts_of_tokens_a_budget_is_refused():
+    with pytest.raises(ConfigError, match="a budget cannot be kept: the model's server does not say"):
+        await evaluate("Sum", Counted(Usage()), num_tasks=3, concurrency=1, meter=Meter(max_tokens=30))
 
 
 async def test_garbage_ends_every_episode_without_a_failure():

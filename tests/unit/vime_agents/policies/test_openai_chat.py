@@ -98,6 +98,14 @@ async def test_a_call_sends_everything_and_reads_the_reply(policy, script):
     assert len(talk.messages) == 2
 
 
+async def test_what_the_servers_prefix_cache_had_is_counted(policy, script):
+    plain, cached = answer(), answer()
+    cached["usage"]["prompt_tokens_details"] = {"cached_tokens": 8}
+    script.plays((200, cached), (200, plain))
+    assert (await act(policy)).usage.cached_prompt_tokens == 8
+    assert (await act(policy)).usage.cached_prompt_tokens is None
+
+
 async def test_what_openai_does_not_know_is_left_out_where_it_has_no_effect(policy, script):
     script.plays((200, answer()))
     await act(policy)
