@@ -1,0 +1,1 @@
+"""Stored episodes -> files that other programs read: JSON Lines, Parquet, ATIF."""
