@@ -23,6 +23,7 @@ COMMANDS = {
     "eval": ("vime_agents.cli.evaluate:run", "measure a model on an environment"),
     "compare": ("vime_agents.cli.compare:run", "tell two evaluations apart, task by task"),
     "rescore": ("vime_agents.cli.rescore:run", "score an evaluation again after a grader was mended"),
+    "view": ("vime_agents.cli.view:run", "look at stored episodes, at the terminal or as HTML"),
     "export": ("vime_agents.cli.export:run", "write stored episodes as JSON Lines, Parquet or ATIF"),
     "check": ("vime_agents.cli.check:run", "find the faults of an environment, without a model"),
     "init": ("vime_agents.cli.init:run", "write a new environment in a package of its own"),

@@ -11,9 +11,10 @@ from vime_agents import registry
 from vime_agents.cli.env_facts import SPLITS, EnvFacts, all_facts, facts, gold_episode
 from vime_agents.cli.sandboxes_flags import Parser
 from vime_agents.cli.tool_text import tool_lines
-from vime_agents.episode import Episode, RewardResult
+from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError, nearest
 from vime_agents.sandbox import SandboxSpec
+from vime_agents.viewer.text import reward_text
 
 COMMANDS = {
     "list": "every environment, a line for each (also without COMMAND)",
@@ -120,20 +121,6 @@ def table(found: Sequence[EnvFacts]) -> str:
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in rows
     )
-
-
-def reward_text(reward: RewardResult) -> str:
-    """A reward and what it is made of: `1 = 0.3 x call 1 + 0.7 x answer 1; metrics: success 1`."""
-    if reward.value is None:
-        return f"none: {reward.status}{': ' if reward.detail else ''}{reward.detail}"
-    parts = [
-        f"{f'{weight:g} x ' if weight != 1 else ''}{name} {reward.components[name]:g}"
-        for name, weight in reward.weights.items()
-        if weight != 0
-    ]
-    metrics = [f"{n} {reward.components[n]:g}" for n, weight in reward.weights.items() if weight == 0]
-    text = f"{reward.value:g}{' = ' if parts else ''}{' + '.join(parts)}"
-    return f"{text}; metrics: {', '.join(metrics)}" if metrics else text
 
 
 def _lines(f: EnvFacts, gold: Episode | None) -> list[str]:

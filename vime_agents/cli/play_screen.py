@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Collection, Mapping
 from typing import TextIO
 
-from vime_agents.cli.envs import reward_text
 from vime_agents.cli.play_reply import format_reply
-from vime_agents.episode import Episode, Outcome, Trajectory
+from vime_agents.episode import Episode
 from vime_agents.messages import Message
 from vime_agents.policy import Conversation
 from vime_agents.rollout.attempt import Attempt
 from vime_agents.rollout.multi_agent import MultiAgentPlay
 from vime_agents.rollout.play import EpisodePlay
+from vime_agents.viewer.text import outcome_text, reward_text, step_rewards_text, visible
 
 _BOLD = "1"
 _STYLES = {"system": "1;35", "user": "1;36", "assistant": "1;32", "tool": "1;33"}
@@ -54,13 +53,15 @@ class Screen:
 
     def show_end(self, episode: Episode) -> None:
         """How it ended, the rewards and what they are made of, the counters."""
-        self.say(f"end: {_how(episode.outcome)}", bold=True)
+        self.say(f"end: {outcome_text(episode.outcome)}", bold=True)
         several = len(episode.trajectories) > 1
         for trajectory in episode.trajectories:
             who = f"{trajectory.agent}: " if several else ""
-            self.say(f"{who}reward {reward_text(trajectory.reward)}{_steps(trajectory)}", bold=True)
+            self.say(
+                f"{who}reward {reward_text(trajectory.reward)}{step_rewards_text(trajectory)}", bold=True
+            )
             if trajectory.outcome is not None and trajectory.outcome != episode.outcome:
-                self.say(f"{who}{_how(trajectory.outcome)}")
+                self.say(f"{who}{outcome_text(trajectory.outcome)}")
         if counters := [f"{name} {value:g}" for name, value in episode.metrics.items() if value]:
             self.say(f"counters: {', '.join(counters)}")
 
@@ -75,8 +76,7 @@ class Screen:
 
     def _styled(self, text: str, style: str = "") -> str:
         # What an env or a model says must not move the cursor or rename the window.
-        plain = "".join(_visible(c) for c in text)
-        plain = plain.encode(self._encoding, "backslashreplace").decode(self._encoding)
+        plain = visible(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
         return f"\x1b[{style}m{plain}\x1b[0m" if style and self._coloured else plain
 
 
@@ -86,19 +86,3 @@ def conversations_of(play: Attempt) -> Mapping[str, Conversation]:
         return {agent: seat.conversation for agent, seat in play.seats.items()}
     assert isinstance(play, EpisodePlay)
     return {play.conversation.agent: play.conversation}
-
-
-def _visible(character: str) -> str:
-    control = unicodedata.category(character) == "Cc" and character not in "\n\t"
-    return f"\\x{ord(character):02x}" if control else character
-
-
-def _how(outcome: Outcome) -> str:
-    kind = {"terminated": "", "truncated": "cut: ", "failed": f"failed ({outcome.cause}), "}[outcome.kind]
-    return f"{kind}{outcome.stop}{': ' if outcome.detail else ''}{outcome.detail}"
-
-
-def _steps(trajectory: Trajectory) -> str:
-    """The step rewards, where there is more than the last turn's."""
-    rewards = [turn.reward for turn in trajectory.turns]
-    return f"; by turn: {', '.join(f'{r:g}' for r in rewards)}" if any(rewards[:-1]) else ""

@@ -6,7 +6,6 @@ import pytest
 
 from vime_agents import registry
 from vime_agents.cli import envs, main
-from vime_agents.episode import RewardResult
 
 
 @pytest.fixture
@@ -161,12 +160,3 @@ def test_help_needs_no_env(capsys):
 def test_what_is_not_understood_is_a_usage_error_with_the_fix(capsys, argv, told):
     assert main(["envs", *argv]) == 2
     assert told in capsys.readouterr().err
-
-
-def test_a_reward_is_its_sum_and_its_metrics():
-    reward = RewardResult(
-        value=1.4, components={"a": 1, "b": 0.8, "n": 3}, weights={"a": 1, "b": 0.5, "n": 0}
-    )
-    assert envs.reward_text(reward) == "1.4 = a 1 + 0.5 x b 0.8; metrics: n 3"
-    unscored = RewardResult(value=None, status="error", detail="boom")
-    assert envs.reward_text(unscored) == "none: error: boom"

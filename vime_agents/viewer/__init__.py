@@ -1,0 +1,1 @@
+"""Stored episodes for a person: at the terminal, and as a folder of HTML."""
