@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from vime_agents.cli import main
+from vime_agents.storage.exports.rows import COLUMNS, TOKEN_COLUMNS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "evaluating.md"
 BLOCK = re.compile(r"```(python|console)(?: (\S+))?\n(.*?)```", re.DOTALL)
@@ -16,8 +17,23 @@ COMMAND = re.compile(r"^\$ vime-agents (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
 def as_shown(text: str) -> str:
-    """A pattern for what the page shows of an output."""
-    return "".join(r"(?:.*\n)*?" if line == "..." else re.escape(line) + "\n" for line in text.splitlines())
+    """A pattern for what the page shows of an output; `...` is lines, and inside a line anything."""
+
+    def pattern(line: str) -> str:
+        return re.escape(line[:1]) + re.escape(line[1:]).replace(r"\.\.\.", ".*") + "\n"
+
+    return "".join(r"(?:.*\n)*?" if line == "..." else pattern(line) for line in text.splitlines())
+
+
+def run_python(file: str, content: str) -> None:
+    """Write the module, or run what has no name."""
+    if not file:
+        exec(compile(content, str(PAGE), "exec"), {"__name__": "evaluating_page"})
+        return
+    Path(file).write_text(content, encoding="utf-8")
+    # As a new process would: the module was another one in an earlier block.
+    sys.modules.pop(Path(file).stem, None)
+    importlib.invalidate_caches()
 
 
 def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch, capsys) -> None:
@@ -26,10 +42,8 @@ def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch, capsys) -> None:
     num_commands = 0
     for kind, file, content in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         if kind == "python":
-            (tmp_path / file).write_text(content, encoding="utf-8")
-            # As a new process would: the module was another one in an earlier block.
-            sys.modules.pop(Path(file).stem, None)
-            importlib.invalidate_caches()
+            run_python(file, content)
+            capsys.readouterr()
             continue
         for command, shown in COMMAND.findall(content):
             num_commands += 1
@@ -38,3 +52,10 @@ def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch, capsys) -> None:
             assert re.fullmatch(as_shown(shown), printed), f"{command} prints\n{printed}"
     sys.modules.pop("sums", None)
     assert num_commands >= 4
+
+
+def test_every_column_of_an_export_is_described() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("| column | |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
+    added = {name: f"{meaning}; with `--tokens`" for name, meaning in TOKEN_COLUMNS.items()}
+    assert rows == COLUMNS | added
