@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -19,10 +20,18 @@ from vime_agents.config.train import TrainConfig
 from vime_agents.storage.episodes import read_episodes
 from vime_trainers.models.tiny import ensure_tiny_qwen3
 from vime_trainers.ray.schedule import rollout_requests, training_tasks
+from vime_trainers.ray.snapshots import Snapshots
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 NUM_ROLLOUT = 40
+AGAINST_SNAPSHOTS = [
+    *("--env", "tests.e2e.letters:LetterDuel"),
+    *("--agents", "second=snapshots"),
+    *("--snapshot-interval", "1"),
+    *("--num-snapshots", "3"),
+    *("--n-eval-tasks", "256"),
+]
 START_S = 240.0
 
 
@@ -60,7 +69,7 @@ def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
 ) -> None:
     """Plan 82."""
     handover = tmp_path / "weights"
-    flags = [*flags, "--update-weight-disk-dir", str(handover)]
+    flags = [*flags, "--update-weight-disk-dir", str(handover), *AGAINST_SNAPSHOTS]
     config = TrainConfig.from_argv(flags)
     run_dir = Path(config.run_dir)
 
@@ -84,10 +93,14 @@ def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
     assert list((run_dir / "checkpoints").glob(".update-*"))
     whole = max(int(path.name.removeprefix("update-")) for path in (run_dir / "checkpoints").glob("update-*"))
 
+    snapshots = listed_snapshots(run_dir, whole)
+    assert [*snapshots] == sorted({0, *range(max(whole - 2, 0), whole + 1)})
+
     second = start()
     second.until(lambda: len(events(run_dir, "start")) == 2, START_S, "the second start")
     resumed_at = events(run_dir, "start")[1]["update"]
     assert resumed_at == whole
+    assert listed_snapshots(run_dir, whole) == snapshots
     second.until(lambda: updates() > resumed_at, 60, "an update after the resume")
     for pid, line in second.survivors().items():
         if "vllm.entrypoints" in line and "supervisor" not in line:
@@ -109,6 +122,16 @@ def test_a_run_goes_on_after_sigkill_a_dead_engine_and_ctrl_c(
     check_finished(config, run_dir)
     assert not list((run_dir / "checkpoints").glob(".*"))
     assert not list(handover.iterdir())
+
+
+def listed_snapshots(run_dir: Path, update: int) -> dict[int, tuple[str, bytes]]:
+    """What a checkpoint says of each snapshot, and the digest of its weights."""
+    state = json.loads((run_dir / "checkpoints" / f"update-{update:06d}" / "run_state.json").read_text())
+    found = {}
+    for number, probe in sorted(state["snapshots"].items(), key=lambda item: int(item[0])):
+        weights = run_dir / "snapshots" / f"update-{int(number):06d}" / "model.safetensors"
+        found[int(number)] = (json.dumps(probe), hashlib.sha256(weights.read_bytes()).digest())
+    return found
 
 
 def stopped_in_a_save(command: Command, checkpoints: Path) -> bool:
@@ -138,8 +161,18 @@ def check_finished(config: TrainConfig, run_dir: Path) -> None:
         played = list(read_episodes(run_dir / "episodes" / f"rollout-{rollout:06d}.jsonl"))
         assert {(e.id, e.task_id, e.seed) for e in played} == planned
         assert len(played) == len(planned)
-        versions = {v for e in played for t in e.trajectories for v in t.weight_versions}
-        assert versions == {rollout}
+        own, opponents = ([e.trajectories[n] for e in played] for n in (0, 1))
+        assert {v for t in own for v in t.weight_versions} == {rollout}
+        drawn = expected_opponent(config, rollout)
+        assert {v for t in opponents for v in t.weight_versions} == {drawn}
+        assert {(t.policy, t.frozen) for t in opponents} == {(f"snapshot@{drawn}", True)}
+        assert not any(s.loss_mask.any() for t in opponents for s in t.segments)
+        assert train[rollout]["snapshot"] == drawn
+        assert train[rollout][f"opponent/snapshot@{drawn}/episodes"] == len(planned)
+        assert train[rollout]["tokens_lost_to_drift"] == 0
+    kept = {int(p.name.removeprefix("update-")) for p in (run_dir / "snapshots").iterdir()}
+    # Those of the two checkpoints, as of when the last snapshot was made.
+    assert kept == {0, *range(NUM_ROLLOUT - 4, NUM_ROLLOUT + 1)}
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["updates"] == summary["weight_version"] == NUM_ROLLOUT
     assert summary["tokens_sampled"] == sum(
@@ -147,12 +180,21 @@ def check_finished(config: TrainConfig, run_dir: Path) -> None:
         for rollout in range(NUM_ROLLOUT)
         for e in read_episodes(run_dir / "episodes" / f"rollout-{rollout:06d}.jsonl")
         for t in e.trajectories
+        if not t.frozen
     )
     assert 0 < summary["max_probe_logprob_diff"] < 1e-3
     assert 0 < summary["mean_rollout_train_logprob_diff"] < 1e-4
-    assert summary["eval_before"]["n"] == summary["eval_after"]["n"] == 16
+    assert summary["eval_before"]["n"] == summary["eval_after"]["n"] == 256
     assert summary["eval_after"]["mean"] > summary["eval_before"]["ci_high"]
     assert (run_dir / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def expected_opponent(config: TrainConfig, rollout: int) -> int:
+    """Who plays a rollout of a run that nothing interrupted."""
+    snapshots = Snapshots(Path(), interval=1, most=3, seed=config.seed)
+    for update in range(rollout + 1):
+        snapshots.add(update, [0.0])
+    return snapshots.drawn(rollout)
 
 
 def test_two_engines_and_two_trainer_ranks_share_one_policy_by_broadcast(

@@ -48,6 +48,7 @@ def check_train(config: TrainConfig) -> None:
     _check_schedule(config)
     _check_parallel(config)
     _check_engines(config)
+    _check_snapshots(config)
     _check_sampling(config)
     _check_loss(config)
 
@@ -306,6 +307,33 @@ def _check_engines(config: TrainConfig) -> None:
             f"--update-weight-disk-dir: --update-weight-transport {config.update_weight_transport} writes no "
             "file; drop one of the two"
         )
+
+
+def _check_snapshots(config: TrainConfig) -> None:
+    if config.has_snapshots:
+        if config.loss_type == "sft_loss":
+            raise ConfigError(
+                f"--agents {config.agents}: --loss-type sft_loss plays no rollouts that snapshots could be "
+                "opponents in; name others"
+            )
+        if config.snapshot_num_engines > config.rollout_num_engines:
+            raise ConfigError(
+                f"--snapshot-num-engines {config.snapshot_num_engines}: there is a player for each of "
+                f"--rollout-num-engines {config.rollout_num_engines}, and each uses one of them; give no more"
+            )
+        return
+    for name in (
+        "snapshot_interval",
+        "num_snapshots",
+        "snapshot_num_engines",
+        "snapshot_num_gpus_per_engine",
+    ):
+        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
+        if value != default:
+            raise ConfigError(
+                f"--{name.replace('_', '-')} {value}: nobody in --agents plays snapshots of the policy; give "
+                "--agents AGENT=snapshots, or drop the flag"
+            )
 
 
 def _check_sampling(config: TrainConfig) -> None:

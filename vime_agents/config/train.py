@@ -19,6 +19,9 @@ from vime_agents.config.fields import (
 from vime_agents.config.options import Options
 from vime_agents.config.vllm_flags import OWNED
 
+SNAPSHOTS = "snapshots"
+"""In `--agents`: earlier states of the policy that is trained."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -59,9 +62,15 @@ class TaskOptions:
     """Id (`Calculator-v0`) or `module:Class` of the environment."""
     agents: str = ""
     """Who plays a game with the policy that is trained, as AGENT=MODEL,...; an agent's name or a role, and
-    scripted:random, scripted:gold or http://HOST:PORT/v1#NAME. These are frozen: they are in no loss. All
-    other agents are the policy's, which learns from each of them: without this flag, self-play.
-    AGENT='MODEL|MODEL|...' is a pool: each group meets one of them, all equally often."""
+    scripted:random, scripted:gold, http://HOST:PORT/v1#NAME or snapshots (earlier states of the policy).
+    These are frozen: they are in no loss. All other agents are the policy's, which learns from each of them:
+    without this flag, self-play. AGENT='MODEL|MODEL|...' is a pool: each group meets one of them, all
+    equally often."""
+    snapshot_interval: PositiveInt = 10
+    """Updates between snapshots of the policy (--agents AGENT=snapshots); the first are the weights as they
+    came."""
+    num_snapshots: PositiveInt = 5
+    """Newest snapshots to draw from, one for each rollout; evaluations meet the weights as they came."""
     rotate_seats: bool = False
     """The policy and those of --agents change seats from group to group, among agents of one role or of
     none."""
@@ -134,6 +143,10 @@ class EngineOptions:
     """vLLM servers to start."""
     rollout_num_gpus_per_engine: PositiveInt = 1
     """Accelerators of one server: its tensor parallel size. Without accelerators: 1."""
+    snapshot_num_engines: PositiveInt = 1
+    """vLLM servers to start beside those, for --agents AGENT=snapshots: each holds one snapshot."""
+    snapshot_num_gpus_per_engine: PositiveInt | None = None
+    """Accelerators of one of them; none: --rollout-num-gpus-per-engine."""
     vllm_router_ip: str | None = None
     """Host of a running engine to use instead of starting one."""
     vllm_router_port: Annotated[int, Bounds(1, 65535)] | None = None
@@ -460,6 +473,27 @@ class TrainConfig(
     def uses_engines(self) -> bool:
         """Whether anything is sampled in the run."""
         return self.loss_type != "sft_loss" or self.eval_interval > 0
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether earlier states of the policy play."""
+        models = (model for part in self.agents.split(",") for model in part.partition("=")[2].split("|"))
+        return any(model.strip() == SNAPSHOTS for model in models)
+
+    @property
+    def num_policy_engines(self) -> int:
+        """Engines to start that sample from the trainer's weights."""
+        return self.rollout_num_engines if self.uses_engines and self.vllm_router_ip is None else 0
+
+    @property
+    def num_snapshot_engines(self) -> int:
+        """Engines to start that snapshots play from."""
+        return self.snapshot_num_engines if self.has_snapshots else 0
+
+    @property
+    def snapshot_gpus_per_engine(self) -> int:
+        """Accelerators of each of these."""
+        return self.snapshot_num_gpus_per_engine or self.rollout_num_gpus_per_engine
 
     @property
     def decay_steps(self) -> int | None:

@@ -342,7 +342,7 @@ def _sample(row: _Row, weight: np.ndarray) -> TrainingSample:
 def _metrics(
     episodes: Sequence[Episode], rows: Sequence[_Row], samples: Sequence[TrainingSample], tally: _Tally
 ) -> dict[str, float]:
-    trajectories = [t for e in episodes for t in e.trajectories]
+    trajectories = [t for e in episodes for t in e.trajectories if not t.frozen]
     sampled = sum(t.num_sampled_tokens for t in trajectories)
     recorded = sum(int(s.loss_mask.sum()) for t in trajectories for s in t.segments)
     rewards = np.subtract(tally.rewards, tally.penalties)

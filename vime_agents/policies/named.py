@@ -72,13 +72,14 @@ def player_of(agent: str, policies: Mapping[str, Policy], seed: int) -> Player:
     return PolicyPool(members, seed=f"{seed}/{agent}")
 
 
-def agent_policies(text: str, seed: int = 0) -> dict[str, Player]:
+def agent_policies(text: str, seed: int = 0, present: Present = NOBODY) -> dict[str, Player]:
     """`--agents` -> agent or role -> policy or pool, for whoever closes them; `seed`: of the draw.
 
     Raises ConfigError.
     """
     players: dict[str, Player] = {}
     for agent, model in named_agents(text).items():
-        members = {name: named_policy("--agents", name) for name in pool_members(agent, model)}
+        names = pool_members(agent, model)
+        members = {n: present.get(n) or named_policy("--agents", n, present) for n in names}
         players[agent] = player_of(agent, members, seed)
     return players

@@ -5,6 +5,7 @@
     metrics.jsonl    one event a line: {"kind": "train", "update": 3, "time": ..., <metrics>}
     episodes/        rollout-000000.jsonl, which makes update 1; eval-000010.jsonl, after update 10
     checkpoints/     update-000010/, complete as soon as it is there
+    snapshots/       update-000010/, of a run that plays against earlier states of its policy
     logs/            of processes
     summary.json     what the run came to
     curve.png        how the reward went

@@ -25,14 +25,18 @@ class Needs:
     num_trainer_ranks: int
     num_engines: int
     num_gpus_per_engine: int
+    num_snapshot_engines: int = 0
+    num_gpus_per_snapshot_engine: int = 1
 
     def num_cpus(self) -> int:
         """One for each trainer rank and engine, one for the runners."""
-        return self.num_trainer_ranks + self.num_engines + 1
+        return self.num_trainer_ranks + self.num_engines + self.num_snapshot_engines + 1
 
     def num_gpus(self) -> int:
         """Accelerators of all trainer ranks and engines together."""
-        return self.num_trainer_ranks + self.num_engines * self.num_gpus_per_engine
+        engines = self.num_engines * self.num_gpus_per_engine
+        snapshots = self.num_snapshot_engines * self.num_gpus_per_snapshot_engine
+        return self.num_trainer_ranks + engines + snapshots
 
 
 @contextlib.contextmanager
@@ -103,8 +107,9 @@ def _check_resources(address: str | None, needs: Needs) -> bool:
     if 0 < num_gpus < needs.num_gpus():
         raise ConfigError(
             f"the run needs {needs.num_gpus()} accelerators ({needs.num_trainer_ranks} trainer ranks, "
-            f"{needs.num_engines} engines of {needs.num_gpus_per_engine}), the cluster has {num_gpus}; lower "
-            "--actor-num-gpus-per-node, --rollout-num-engines or --rollout-num-gpus-per-engine"
+            f"{needs.num_engines} engines of {needs.num_gpus_per_engine}{_snapshots(needs)}), the cluster "
+            f"has {num_gpus}; lower --actor-num-gpus-per-node, --rollout-num-engines or "
+            "--rollout-num-gpus-per-engine"
         )
     if resources.get("CPU", 0) < needs.num_cpus():
         raise ConfigError(
@@ -112,3 +117,9 @@ def _check_resources(address: str | None, needs: Needs) -> bool:
             f"{resources.get('CPU', 0):.0f}"
         )
     return num_gpus > 0
+
+
+def _snapshots(needs: Needs) -> str:
+    if not needs.num_snapshot_engines:
+        return ""
+    return f", {needs.num_snapshot_engines} engines of {needs.num_gpus_per_snapshot_engine} for snapshots"

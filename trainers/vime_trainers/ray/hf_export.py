@@ -14,12 +14,11 @@ ORIGIN = "vime_agents.json"
 """Says which run made a folder, and after which update."""
 
 
-def check_hf_target(target: Path, run_dir: Path) -> None:
-    """Raises CheckpointError: `target` exists, and is not an export of this run."""
+def check_hf_target(target: Path, run_dir: Path, flag: str = "--save-hf") -> None:
+    """Raises CheckpointError: `target`, which `flag` named, exists, and is not an export of this run."""
     if target.exists() and _made_by(target) != str(run_dir.resolve()):
         raise CheckpointError(
-            f"--save-hf {target}: exists already, and is no export of the run in {run_dir}; give another "
-            "folder"
+            f"{flag} {target}: exists already, and is no export of the run in {run_dir}; give another folder"
         )
 
 
@@ -32,6 +31,7 @@ def save_hf_folder(
     update: int,
     dtype: Dtype,
     shard_size: int,
+    flag: str = "--save-hf",
 ) -> None:
     """Write `target`: the trainer's weights, and config and tokenizer of `source`; whole or not at all.
 
@@ -45,11 +45,12 @@ def save_hf_folder(
         update: updates done.
         dtype: of the weights.
         shard_size: most bytes of one file's tensors.
+        flag: that named the folder, for the errors.
 
     Raises:
         CheckpointError: `target` is something else's, or cannot be written.
     """
-    check_hf_target(target, run_dir)
+    check_hf_target(target, run_dir, flag)
     target = target.absolute()  # a rank has another working directory
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -64,7 +65,7 @@ def save_hf_folder(
         trainer.export_folder(partial, dtype, version=update, shard_size=shard_size)
         if not any(partial.glob("*.safetensors")):
             raise CheckpointError(
-                f"--save-hf {target}: trainer rank 0 is on another host, which wrote the weights there; give "
+                f"{flag} {target}: trainer rank 0 is on another host, which wrote the weights there; give "
                 "a folder that all hosts see"
             )
         for path in [*partial.iterdir(), partial]:
@@ -74,7 +75,7 @@ def save_hf_folder(
         partial.rename(target)
         sync_path(target.parent)
     except OSError as error:
-        raise CheckpointError(f"--save-hf {target}: cannot be written: {error}") from error
+        raise CheckpointError(f"{flag} {target}: cannot be written: {error}") from error
 
 
 def _made_by(folder: Path) -> str | None:

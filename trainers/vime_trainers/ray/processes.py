@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,12 @@ class Processes:
 
     trainer: TrainerGroup
     engines: list[Any]
-    """Ray handles of EngineActor; empty when the run uses engines of somebody else's."""
+    """Ray handles of EngineActor, those for snapshots too; none for engines of somebody else's."""
     players: list[Any]
     """Ray handles of RolloutActor, one for each engine."""
     publisher: WeightPublisher
+    snapshot_publisher: WeightPublisher
+    """Of the engines that snapshots play from."""
     probe: tuple[int, ...]
     weights_dir: Path
     """Where weight files go on their way to the engines."""
@@ -107,6 +109,15 @@ class Processes:
                 raise ServingError(f"a vLLM engine died during the run: {reason}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Engines:
+    actors: list[Any]
+    urls: list[str]
+    """Of those that sample from the trainer's weights."""
+    snapshot_urls: list[str]
+    startup_s: float
+
+
 async def _open_sandboxes(players: Sequence[Any]) -> None:
     """Players on one host share its room."""
     hosts = await asyncio.gather(*(player.host.remote() for player in players))
@@ -131,33 +142,36 @@ async def start_processes(
 ) -> AsyncIterator[Processes]:
     """Start trainer, engines and players (at the same time), and stop them whatever happens."""
     async with contextlib.AsyncExitStack() as stack:
-        trainer, (engines, urls, engine_s) = await _both(
+        trainer, engines = await _both(
             asyncio.to_thread(_start_trainer, config, gpus),
             _start_engines(config, gpus=gpus, logs=logs, stack=stack),
             stack,
         )
-        players = [create_player(_rollout_config(config), url) for url in urls]
+        snapshot_urls = engines.snapshot_urls or [None]
+        players = [
+            create_player(_rollout_config(config), url, snapshot_urls[n % len(snapshot_urls)])
+            for n, url in enumerate(engines.urls)
+        ]
         stack.push_async_callback(_stop, players, "close")
         await _open_sandboxes(players)
-        clients = [EngineClient(url) for url in urls]
-        for client in clients:
+        clients = [EngineClient(url) for url in engines.urls]
+        snapshot_clients = [EngineClient(url) for url in engines.snapshot_urls]
+        for client in (*clients, *snapshot_clients):
             stack.push_async_callback(client.aclose)
         if clients and config.update_weight_transport == "gloo":
             await _join_broadcast(trainer, clients, config.rollout_num_gpus_per_engine)
         # The engine wants room for one more token behind the probe.
         probe = probe_tokens(model.vocab_size, num_tokens=min(NUM_TOKENS, config.rollout_max_context_len - 1))
+        tolerance = config.sync_probe_tolerance or (BF16_TOLERANCE if gpus else FP32_TOLERANCE)
         yield Processes(
             trainer=trainer,
-            engines=engines,
+            engines=engines.actors,
             players=players,
-            publisher=WeightPublisher(
-                clients,
-                probe_tokens=probe,
-                tolerance=config.sync_probe_tolerance or (BF16_TOLERANCE if gpus else FP32_TOLERANCE),
-            ),
+            publisher=WeightPublisher(clients, probe_tokens=probe, tolerance=tolerance),
+            snapshot_publisher=WeightPublisher(snapshot_clients, probe_tokens=probe, tolerance=tolerance),
             probe=probe,
             weights_dir=weights_dir,
-            startup_s={"engines": engine_s},
+            startup_s={"engines": engines.startup_s},
         )
 
 
@@ -175,9 +189,9 @@ async def _join_broadcast(
 
 async def _both(
     trainer: Awaitable[TrainerGroup],
-    engines: Awaitable[tuple[list[Any], list[str], float]],
+    engines: Awaitable[_Engines],
     stack: contextlib.AsyncExitStack,
-) -> tuple[TrainerGroup, tuple[list[Any], list[str], float]]:
+) -> tuple[TrainerGroup, _Engines]:
     """Await both; when one fails the other is still awaited, so that nothing is left half-started."""
     results = await asyncio.gather(trainer, engines, return_exceptions=True)
     if isinstance(results[0], TrainerGroup):
@@ -208,25 +222,38 @@ def _all_cores(num_ranks: int) -> dict[str, str]:
 
 async def _start_engines(
     config: TrainConfig, *, gpus: bool, logs: Path, stack: contextlib.AsyncExitStack
-) -> tuple[list[Any], list[str], float]:
-    if not config.uses_engines:
-        return [], [], 0.0
-    if config.vllm_router_ip is not None:
-        return [], [f"http://{config.vllm_router_ip}:{config.vllm_router_port}"], 0.0
-    engines = [
+) -> _Engines:
+    policy = [
         create_engine(
             engine_config(config, log_path=logs / f"vllm-{n}.log"),
             num_gpus=config.rollout_num_gpus_per_engine if gpus else 0,
         )
-        for n in range(config.rollout_num_engines)
+        for n in range(config.num_policy_engines)
     ]
+    snapshots = [
+        create_engine(
+            snapshot_engine_config(config, log_path=logs / f"vllm-snapshot-{n}.log"),
+            num_gpus=config.snapshot_gpus_per_engine if gpus else 0,
+        )
+        for n in range(config.num_snapshot_engines)
+    ]
+    actors = [*policy, *snapshots]
     # Killing the actor closes the pipe that the server's supervisor watches: it ends the server.
-    stack.push_async_callback(_stop, engines, "stop")
-    started = await asyncio.gather(*(e.start.remote() for e in engines), return_exceptions=True)
+    stack.push_async_callback(_stop, actors, "stop")
+    started = await asyncio.gather(*(e.start.remote() for e in actors), return_exceptions=True)
     for result in started:
         if isinstance(result, BaseException):
             raise result
-    return engines, [url for url, _ in started], max(seconds for _, seconds in started)
+    urls = [url for url, _ in started]
+    running = []
+    if config.uses_engines and config.vllm_router_ip is not None:
+        running = [f"http://{config.vllm_router_ip}:{config.vllm_router_port}"]
+    return _Engines(
+        actors=actors,
+        urls=running or urls[: len(policy)],
+        snapshot_urls=urls[len(policy) :],
+        startup_s=max((seconds for _, seconds in started), default=0.0),
+    )
 
 
 async def _stop(actors: Sequence[Any], method: str) -> None:
@@ -297,15 +324,28 @@ def megatron_config(config: TrainConfig) -> MegatronConfig:
 
 def engine_config(config: TrainConfig, *, log_path: Path) -> VllmServerConfig:
     """How to start one engine."""
-    parallel = ("--tensor-parallel-size", str(config.rollout_num_gpus_per_engine))
     return VllmServerConfig(
         model=Path(config.hf_checkpoint).expanduser(),
         max_model_len=config.rollout_max_context_len,
         seed=config.seed,
         weight_transfer="file" if config.update_weight_transport == "disk" else "gloo",
-        extra_args=(*(parallel if config.rollout_num_gpus_per_engine > 1 else ()), *config.vllm_argv),
+        extra_args=(*_tensor_parallel(config.rollout_num_gpus_per_engine), *config.vllm_argv),
         log_path=log_path.resolve(),
     )
+
+
+def snapshot_engine_config(config: TrainConfig, *, log_path: Path) -> VllmServerConfig:
+    """How to start one that snapshots play from: they are files."""
+    num_gpus = config.snapshot_gpus_per_engine
+    return replace(
+        engine_config(config, log_path=log_path),
+        weight_transfer="file",
+        extra_args=(*_tensor_parallel(num_gpus), *config.vllm_argv),
+    )
+
+
+def _tensor_parallel(num_gpus: int) -> tuple[str, ...]:
+    return ("--tensor-parallel-size", str(num_gpus)) if num_gpus > 1 else ()
 
 
 def _rollout_config(config: TrainConfig) -> RolloutConfig:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import ray
 
 from vime_agents import registry
+from vime_agents.config.train import SNAPSHOTS
 from vime_agents.episode import Episode
 from vime_agents.evaluation.evaluate import cast_of, env_maker
 from vime_agents.policies.named import agent_policies
@@ -49,14 +50,25 @@ class RolloutConfig:
 class RolloutActor:
     """One engine's player. Any number of them, on any node with a CPU."""
 
-    def __init__(self, config: RolloutConfig, engine_url: str) -> None:
+    def __init__(self, config: RolloutConfig, engine_url: str, snapshot_url: str | None = None) -> None:
+        """`snapshot_url`: of the engine that snapshots play from, if any do."""
         self.config = config
         prompt_style = registry.env_class(config.env_id).prompt_style
         renderer = make_renderer(config.hf_checkpoint, prompt_style=prompt_style, renderer=config.renderer)
         self.policy = TokenPolicy(
             EngineClient(engine_url), renderer, max_context_tokens=config.max_context_tokens
         )
-        self.others = agent_policies(config.agents, config.task_seed)
+        self.snapshot: TokenPolicy | None = None
+        if snapshot_url is not None:
+            self.snapshot = TokenPolicy(
+                EngineClient(snapshot_url),
+                renderer,
+                name=SNAPSHOTS,
+                max_context_tokens=config.max_context_tokens,
+                trainable=False,
+            )
+        present = {} if self.snapshot is None else {SNAPSHOTS: self.snapshot}
+        self.others = agent_policies(config.agents, config.task_seed, present)
         self.players, _ = cast_of(config.env_id, self.policy, self.others, rotate_seats=config.rotate_seats)
         self.sandboxes: SandboxPool | None = None
         self.generate = play_to_the_end
@@ -76,6 +88,11 @@ class RolloutActor:
             share=1 / num_players,
             run=self.config.run,
         )
+
+    def name_snapshot(self, update: int) -> None:
+        """Say in the records from now on that the snapshot of `update` plays."""
+        if self.snapshot is not None:
+            self.snapshot.name = f"snapshot@{update}"
 
     async def play(
         self, requests: Sequence[EpisodeRequest], split: str, sampling: Sampling
@@ -108,7 +125,13 @@ class RolloutActor:
             await policy.aclose()
 
 
-def create_player(config: RolloutConfig, engine_url: str) -> ray.actor.ActorHandle:
-    """A rollout actor for one engine."""
+def create_player(
+    config: RolloutConfig, engine_url: str, snapshot_url: str | None = None
+) -> ray.actor.ActorHandle:
+    """A rollout actor for one engine, and for one that snapshots play from."""
     # Players wait far more than they compute: several share the CPU set aside for them.
-    return ray.remote(RolloutActor).options(num_cpus=0.01, max_concurrency=8).remote(config, engine_url)
+    return (
+        ray.remote(RolloutActor)
+        .options(num_cpus=0.01, max_concurrency=8)
+        .remote(config, engine_url, snapshot_url)
+    )

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from vime_agents.config.train import TrainConfig
+from vime_agents.config.train import SNAPSHOTS, TrainConfig
 from vime_agents.evaluation.evaluate import cast_of, env_maker
 from vime_agents.policies.named import agent_policies
 from vime_agents.policies.scripted import ScriptedPolicy
@@ -41,7 +41,7 @@ def frozen_agents(config: TrainConfig) -> frozenset[str]:
             to change seats with.
     """
     anybody = ScriptedPolicy("wrong")  # in place of the one that is trained, which there is not yet
-    others = agent_policies(config.agents)
+    others = agent_policies(config.agents, present={SNAPSHOTS: anybody})
     _, frozen = cast_of(config.env, anybody, others, rotate_seats=config.rotate_seats)
     return frozen
 

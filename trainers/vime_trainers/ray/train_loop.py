@@ -59,6 +59,7 @@ from vime_trainers.ray.processes import Processes, megatron_config, start_proces
 from vime_trainers.ray.progress import TrainProgress
 from vime_trainers.ray.run_state import Stateful, load_run_state
 from vime_trainers.ray.schedule import frozen_agents, rollout_requests, training_tasks
+from vime_trainers.ray.snapshots import STATE, SnapshotPlayers
 from vime_trainers.ray.steps import critic_values, run_steps
 from vime_trainers.ray.summary import summarise
 from vime_trainers.ray.supervised import SupervisedRows
@@ -83,8 +84,10 @@ def train(config: TrainConfig) -> int:
         eval_tasks = first_tasks(env_maker(config.env, split="test", seed=config.seed), config.n_eval_tasks)
     needs = Needs(
         num_trainer_ranks=config.num_trainer_ranks,
-        num_engines=config.rollout_num_engines if config.uses_engines and not config.vllm_router_ip else 0,
+        num_engines=config.num_policy_engines,
         num_gpus_per_engine=config.rollout_num_gpus_per_engine,
+        num_snapshot_engines=config.num_snapshot_engines,
+        num_gpus_per_snapshot_engine=config.snapshot_gpus_per_engine,
     )
     with RunDirectory.create_or_resume(config.run_dir, config) as run, TrainProgress(config, run) as progress:
         for update in range(run.resume_update + 1, config.num_rollout + 1):
@@ -166,6 +169,10 @@ class _Loop:
         self.dtype: Dtype = "bfloat16" if config.bf16 else "float32"
         """Of the weights on their way to the engines."""
         self.group_rewards: Sequence[GroupReward] = getattr(env_class(config.env), "group_rewards", ())
+        self.snapshots: SnapshotPlayers | None = None
+        if config.has_snapshots:
+            self.snapshots = SnapshotPlayers(config, run.path, processes, self.dtype)
+            self.state[STATE] = self.snapshots.snapshots
         self.seconds: dict[str, float] = {}
         self.alarms = Alarms()
 
@@ -196,13 +203,17 @@ class _Loop:
             folder = self.run.checkpoint(update)
             await asyncio.to_thread(self.processes.trainer.load, folder)
             load_run_state(folder, self.state)
+            if self.snapshots is not None:
+                await self.snapshots.resume()
         sync: dict[str, Any] = {}
         if update and self.supervised is None:
             sync = await self.sync(update)
         elif config.uses_engines and not update:
             with self.phase("sync"):
-                probe = await self.processes.publisher.probe(await self.probe_logprobs())
+                logprobs = await self.probe_logprobs()
+                probe = await self.processes.publisher.probe(logprobs)
             sync = {"max_probe_logprob_diff": probe}
+            await self.take_snapshot(0, logprobs)
         self.run.log("start", update, sync | self.seconds_metrics())
         if not update and config.eval_interval and not config.skip_eval_before_train:
             await self.evaluate(0)
@@ -224,6 +235,8 @@ class _Loop:
         last = update == config.num_rollout
         evaluates = (last and config.eval_interval > 0) or _due(update, config.eval_interval)
         sync = await self.sync(update) if self.supervised is None or evaluates else {}
+        if self.snapshots is not None and self.snapshots.snapshots.due(update):
+            await self.take_snapshot(update, await self.probe_logprobs())
         metrics |= {**trained, **sync, "weight_version": update}
         metrics |= await self.processes.sandbox_metrics()
         self.run.log("train", update, metrics | self.seconds_metrics())
@@ -240,7 +253,10 @@ class _Loop:
 
     async def batches(self, rollout: int) -> tuple[list[Batch], dict[str, float]]:
         """What the optimizer steps of a rollout learn from, and how that came about."""
-        config = self.config
+        config, played = self.config, {}
+        if self.snapshots is not None:
+            played["snapshot"] = self.snapshots.snapshots.drawn(rollout)
+            await self.let_play(played["snapshot"])
         with self.phase("rollout"):
             if self.supervised is not None:
                 batches = await asyncio.to_thread(self.supervised.batches, rollout)
@@ -267,7 +283,7 @@ class _Loop:
             or any((config.entropy_coef, config.kl_coef, config.kl_loss_coef, config.opd_kl_coef)),
         )
         age = staleness(batches, version=rollout)
-        return batches, {**batches[0].metrics, **age, **self.played(episodes)}
+        return batches, {**batches[0].metrics, **age, **self.played(episodes), **played}
 
     def played(self, episodes: list[Episode]) -> dict[str, float]:
         """What the policy got, part by part, agent by agent and opponent by opponent."""
@@ -352,6 +368,18 @@ class _Loop:
         rows = await asyncio.to_thread(self.processes.trainer.logprobs, [tokens], temperature=1.0)
         return [float(x) for x in rows[0]]
 
+    async def take_snapshot(self, update: int, logprobs: Sequence[float]) -> None:
+        """Keep the weights after `update` updates to play against, if that is asked for."""
+        if self.snapshots is not None:
+            with self.phase("snapshot"):
+                await self.snapshots.take(update, logprobs)
+
+    async def let_play(self, update: int) -> None:
+        """Let the snapshot of `update` play from now on, where snapshots do."""
+        if self.snapshots is not None:
+            with self.phase("snapshot"):
+                await self.snapshots.play(update)
+
     async def evaluate(self, update: int) -> None:
         """Play the held-out tasks and log the mean reward with its interval."""
         config, tally = self.config, Tally(opponents=self.opponents)
@@ -359,6 +387,7 @@ class _Loop:
         sampling = Sampling(temperature=config.eval_temperature, max_tokens=config.rollout_max_response_len)
         self.seconds = {}
         episodes: list[Episode] = []
+        await self.let_play(0)  # always the same opponent, so that evaluations can be compared
         with self.phase("eval"), self.run.eval_episodes(update) as writer:
 
             def finished(episode: Episode) -> None:

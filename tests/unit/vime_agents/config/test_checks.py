@@ -53,6 +53,20 @@ REQUIRED = {"env": "E", "hf_checkpoint": "m", "run_dir": "r"}
             {"update_weight_transport": "gloo", "update_weight_disk_dir": "/x"},
             ["--update-weight-disk-dir", "gloo"],
         ),
+        ({"snapshot_interval": 5}, ["--snapshot-interval 5", "--agents AGENT=snapshots"]),
+        ({"num_snapshots": 8, "agents": "O=random"}, ["--num-snapshots 8", "--agents AGENT=snapshots"]),
+        (
+            {"snapshot_num_gpus_per_engine": 2, "agents": "snapshots=gold"},
+            ["--snapshot-num-gpus-per-engine 2", "--agents AGENT=snapshots"],
+        ),
+        (
+            {"snapshot_num_engines": 2, "agents": "O=gold | snapshots"},
+            ["--snapshot-num-engines 2", "--rollout-num-engines 1"],
+        ),
+        (
+            {"loss_type": "sft_loss", "prompt_data": "a.jsonl", "agents": "X=gold,O=snapshots"},
+            ["--agents X=gold,O=snapshots", "sft_loss"],
+        ),
         ({"rollout_top_k": 0}, ["--rollout-top-k", "got 0"]),
         (
             {"rollout_max_response_len": 128, "rollout_max_context_len": 128},

@@ -37,6 +37,16 @@ def test_a_frozen_opponent_needs_no_tokens_and_moves_no_baseline() -> None:
     assert batch.metrics["reward_mean"] == 0.0
 
 
+def test_tokens_of_a_frozen_opponent_are_in_no_count() -> None:
+    def against_another_model(episode_id: str, reward: float) -> Episode:
+        (other,) = make_episode(episode_id, "g", -reward, log=make_log(2), num_turns=2).trajectories
+        return duel(episode_id, reward, replace(other, agent="O", frozen=True, num_forks=1))
+
+    alone, batch = (build([of("a", 1.0), of("b", -1.0)]).metrics for of in (duel, against_another_model))
+    assert batch == alone
+    assert (batch["tokens_sampled"], batch["tokens_lost_to_drift"], batch["forks"]) == (6, 0, 0)
+
+
 def test_agents_of_self_play_are_compared_with_their_own_kind() -> None:
     def both(episode_id: str, reward: float) -> Episode:
         (other,) = make_episode(episode_id, "g", reward - 5.0, log=make_log(2), num_turns=2).trajectories

@@ -7,6 +7,7 @@ import pytest
 from vime_agents.errors import ConfigError
 from vime_agents.policies.named import agent_policies, named_agents, named_policy
 from vime_agents.policies.pool import PolicyPool
+from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import Policy
 from vime_agents.rollout.multi_agent import is_frozen
 
@@ -44,6 +45,17 @@ async def test_a_pool_has_several_members_under_names_of_their_own() -> None:
     for pool in (x, o):
         assert all(is_frozen(member) for member in pool.members)
         await pool.aclose()
+
+
+async def test_a_policy_that_is_there_already_plays_under_its_name() -> None:
+    there = ScriptedPolicy("wrong")
+    players = agent_policies("X=mine,O=mine|random", present={"mine": there})
+    pool = players["O"]
+    assert players["X"] is there
+    assert isinstance(pool, PolicyPool)
+    assert pool.members[0] is there
+    with pytest.raises(ConfigError, match="must be mine, scripted:gold"):
+        agent_policies("X=yours", present={"mine": there})
 
 
 @pytest.mark.parametrize("model", ["scripted:best", "http://127.0.0.1:9/v1", "vllm:folder", ""])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from vime_agents.config.train import TrainConfig
 from vime_agents.errors import ConfigError, UnknownIdError
+from vime_agents.evaluation.opponents import OpponentTally
 from vime_agents.learning.advantages import dr_grpo
 from vime_agents.learning.samples import build_batch
 from vime_agents.messages import assistant
@@ -23,7 +25,10 @@ from vime_trainers.ray.train_loop import agent_rewards
 class Checker:
     """Always checks or calls, in two tokens; what an engine with exact tokens gives."""
 
-    exact_tokens, name = True, "policy"
+    exact_tokens = True
+
+    def __init__(self, *, name: str = "policy", trainable: bool = True) -> None:
+        self.name, self.trainable = name, trainable
 
     async def act(
         self, conversation: Conversation, *, sampling: Sampling, timeout_s: float | None = None
@@ -32,7 +37,7 @@ class Checker:
         pieces = [Piece(token_ids=(len(m["content"]),), source="user") for m in asked]
         conversation.log.extend(pieces, turn=conversation.turn)
         sampled = SampledTokens(token_ids=(7, 8), logprobs=(-1.0, -2.0), versions=((3, 0, 2),))
-        conversation.log.append_sampled(sampled, turn=conversation.turn, trainable=True)
+        conversation.log.append_sampled(sampled, turn=conversation.turn, trainable=self.trainable)
         text = "call" if "call or" in asked[-1]["content"] else "check"
         usage = Usage(prompt_tokens=1, sampled_tokens=2)
         return Generation(message=assistant(text), finish_reason="stop", usage=usage)
@@ -55,7 +60,11 @@ def config(**settings: Any) -> TrainConfig:
 async def play(monkeypatch: pytest.MonkeyPatch, c: TrainConfig) -> Any:
     """The batch of a rollout, by an actor without Ray and a policy without an engine."""
     monkeypatch.setattr(rollout_actor, "make_renderer", lambda *args, **kwargs: None)
-    monkeypatch.setattr(rollout_actor, "TokenPolicy", lambda *args, **kwargs: Checker())
+
+    def checker(*args: Any, max_context_tokens: int, **kwargs: Any) -> Checker:
+        return Checker(**kwargs)
+
+    monkeypatch.setattr(rollout_actor, "TokenPolicy", checker)
     actor = RolloutActor(
         RolloutConfig(
             env_id=c.env,
@@ -70,7 +79,9 @@ async def play(monkeypatch: pytest.MonkeyPatch, c: TrainConfig) -> Any:
             rotate_seats=c.rotate_seats,
         ),
         "http://127.0.0.1:9",
+        "http://127.0.0.1:8" if c.has_snapshots else None,
     )
+    actor.name_snapshot(20)
     requests = list(rollout_requests(c, training_tasks(c), 0))
     episodes = [episode async for episode in actor.play(requests, "train", Sampling())]
     await actor.close()
@@ -84,7 +95,11 @@ async def play(monkeypatch: pytest.MonkeyPatch, c: TrainConfig) -> Any:
     chips = sum(t.reward.value or 0.0 for e in episodes for t in e.trajectories if t.agent == "first")
     assert means["agent_reward/first"] == pytest.approx(chips / len(episodes))
     assert means["agent_reward/second"] == pytest.approx(-chips / len(episodes))
-    return build_batch(episodes, estimator=dr_grpo, temperature=1.0, keep_zero_advantage=True)
+    against = OpponentTally(frozen_agents(c))
+    for episode in episodes:
+        against.add(episode)
+    batch = build_batch(episodes, estimator=dr_grpo, temperature=1.0, keep_zero_advantage=True)
+    return replace(batch, metrics={**batch.metrics, **against.metrics()})
 
 
 async def test_without_agents_both_sides_of_a_game_are_trained_each_against_its_own_kind(
@@ -117,9 +132,24 @@ async def test_opponents_of_a_pool_and_seats_change_from_group_to_group(
     assert lots == [lot for lot in range(8) for _ in range(4)]
 
 
+async def test_a_snapshot_plays_under_the_update_that_it_is_of_and_is_in_no_sample(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = await play(monkeypatch, config(agents="second=snapshots|random", rollout_batch_size=4))
+    assert {s.agent for s in batch.samples} == {"first"}
+    assert batch.metrics["tokens_lost_to_drift"] == 0
+    # Of four groups each opponent has two.
+    names = ("snapshot@20", "scripted:random")
+    assert [batch.metrics[f"opponent/{name}/episodes"] for name in names] == [8, 8]
+    kinds = ("episodes", "reward", "win_rate")
+    told = {name for name in batch.metrics if name.startswith("opponent/")}
+    assert told == {f"opponent/{name}/{kind}" for name in names for kind in kinds}
+
+
 def test_who_is_frozen_is_known_before_anything_is_started() -> None:
     assert frozen_agents(config()) == frozenset()
     assert frozen_agents(config(agents="second=scripted:gold")) == {"second"}
+    assert frozen_agents(config(agents="second=snapshots|scripted:wrong")) == {"second"}
     solvers = config(env="ProposerSolver-v0", agents="solver=scripted:gold")
     assert frozen_agents(solvers) == {f"solver_{i}" for i in range(4)}
 
