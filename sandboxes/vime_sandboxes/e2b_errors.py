@@ -37,6 +37,7 @@ T = TypeVar("T")
 CONTROL_DEADLINE_S = 60.0
 """For one control-plane call, with all of its repetitions."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_JITTER = random.Random()  # not the shared generator: who seeds that gets the same numbers, retried or not
 _SERVICE_ERRORS = (
     e2b.SandboxException,
     e2b.AuthenticationException,
@@ -133,7 +134,7 @@ async def control(
                 f"{what}: no answer in {deadline_s:g} s", limit=what, limit_s=deadline_s, elapsed_s=deadline_s
             ) from error
         except _SERVICE_ERRORS as error:
-            wait_s = pause_s * random.uniform(0.5, 1.0)
+            wait_s = pause_s * _JITTER.uniform(0.5, 1.0)
             again = may_be_repeated(error, idempotent=idempotent) and time.monotonic() + wait_s < end
             if not again:
                 raise (translation or (lambda e: translate(e, what)))(error) from error

@@ -273,10 +273,13 @@ def test_an_evaluation_that_is_killed_half_way_comes_to_what_it_would_have(tmp_p
         file.write(b'{"id": "eval-39')  # a line that the kill tore
     assert start(cut).wait(60) == 0, (tmp_path / "log").read_text()
     reports = [json.loads((folder / "report.json").read_text()) for folder in (whole, cut)]
+    usages = [report.pop("usage") for report in reports]
     for report in reports:
         for name in ("duration_s", "config", "argv"):
             report.pop(name)
     assert reports[0] == reports[1]
+    # The calls of the two episodes that were in flight were made, so they count, though they were made again.
+    assert usages[0]["calls"] == 40 <= usages[1]["calls"] <= 42
     episodes = list(read_episodes(cut / "episodes.jsonl"))
     assert len({e.id for e in episodes}) == len(episodes) == reports[1]["n"] == 40
     assert reports[1]["errors"] == {"env": sum(e.outcome.kind == "failed" for e in episodes)}

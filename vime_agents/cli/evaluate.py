@@ -91,9 +91,8 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
 
             def on_episode(episode: Episode) -> None:
                 if folder is not None:
+                    folder.keep_usage(meter.spent)  # first: a kill in between must not lose what was spent
                     folder.append(episode)
-                    if meter.prices or meter.limited:  # whom it costs nothing needs no write to the disk
-                        folder.keep_usage(meter.spent)
                 progress.add(episode)
 
             report = await evaluate(

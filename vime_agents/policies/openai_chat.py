@@ -18,6 +18,7 @@ from vime_agents.policy import ContextLengthExceeded, Conversation, Generation, 
 
 _RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504, 529})
 _MAX_WAIT_S = 30.0
+_JITTER = random.Random()  # not the shared generator: who seeds that gets the same numbers, retried or not
 
 
 class _Retry(Exception):
@@ -86,7 +87,7 @@ class OpenAIChatPolicy:
                 if attempt == self.max_retries:
                     tries = f"after {attempt + 1} tries" if attempt else "and no retries are allowed"
                     raise EngineError(f"{self.base_url}: {retry.problem}, {tries}") from retry
-                wait_s = self.backoff_s * 2**attempt * random.uniform(0.5, 1.5)
+                wait_s = self.backoff_s * 2**attempt * _JITTER.uniform(0.5, 1.5)
                 await asyncio.sleep(min(retry.wait_s if retry.wait_s is not None else wait_s, _MAX_WAIT_S))
         raise AssertionError("unreachable")
 

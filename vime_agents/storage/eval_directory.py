@@ -88,8 +88,8 @@ class EvalDirectory:
         self._writer.append(episode)
 
     def keep_usage(self, spent: Spent) -> None:
-        """Write down what was spent, if anything was, so that a budget counts across starts."""
-        if spent.total_tokens:
+        """Write down what was spent, if anything was, so that the report and a budget count across starts."""
+        if spent.calls:
             write_atomically(self.path / USAGE_FILE, json.dumps(spent.to_dict()) + "\n")
 
     def spent(self) -> Spent:

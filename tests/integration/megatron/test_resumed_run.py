@@ -71,10 +71,11 @@ def learned(run_dir: Path) -> list[dict[str, Any]]:
 def test_a_run_killed_while_it_writes_resumes_from_the_checkpoint_before_to_the_same_bits(start, tmp_path):
     whole, killed = start("whole"), start("killed", "--async-save", stuck=3)
     run_dir = tmp_path / "killed"
-    while len(events(run_dir, "train")) < 4:  # the fourth update follows while the third is being written
+    written = "checkpoints/.update-000003.*/*.distcp"
+    # The fourth update follows while the third is being written, by a process that may start after its end.
+    while len(events(run_dir, "train")) < 4 or not list(run_dir.glob(written)):
         assert killed.poll() is None, (tmp_path / "killed.log").read_text()[-3000:]
         time.sleep(0.05)
-    assert list((run_dir / "checkpoints").glob(".update-000003.*/*.distcp"))
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert sorted(p.name for p in (run_dir / "checkpoints").glob("update-*")) == [

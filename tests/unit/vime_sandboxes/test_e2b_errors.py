@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import e2b
 import httpx
@@ -117,8 +118,10 @@ class Service:
 async def test_a_call_is_repeated_until_it_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(e2b_errors, "_FIRST_PAUSE_S", 0.001)
     service = Service(e2b.RateLimitException("429"), httpx.ConnectError("x"), e2b.ServiceBusyException("503"))
+    before = random.getstate()
     assert await control(service.call, "asking") == "done"
     assert service.calls == 4
+    assert random.getstate() == before  # whose numbers are the caller's
 
 
 async def test_a_call_is_repeated_within_its_deadline_only() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 
 import pytest
 from aiohttp import web
@@ -116,6 +117,13 @@ async def test_429_is_tried_again_and_then_answered(policy, script):
     script.plays((429, "slow down"), (503, "busy"), (200, answer("ok")))
     assert (await act(policy)).message["content"] == "ok"
     assert len(script.requests) == 3
+
+
+async def test_a_retry_leaves_the_shared_generator_of_random_numbers_alone(policy, script):
+    script.plays((503, "busy"), (200, answer("ok")))
+    before = random.getstate()
+    await act(policy)
+    assert random.getstate() == before
 
 
 async def test_the_servers_retry_after_wins_over_our_backoff(policy, script):

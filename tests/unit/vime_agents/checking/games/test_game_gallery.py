@@ -55,7 +55,7 @@ async def run(name: str) -> list[CheckResult]:
 async def test_the_right_check_catches_it_and_no_other(name: str) -> None:
     results = await run(name)
     found = [finding for result in results for finding in result.findings]
-    assert {finding.id for finding in found} == {FINDS[name]}, results
+    assert {finding.id for finding in found} == {FINDS[name]}, found
     assert all(finding.fix and finding.message for finding in found)
 
 
