@@ -7,6 +7,7 @@ episode may last, and ends what an owner leaves that can no longer renew it, als
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -116,5 +117,9 @@ class ManagedProvider:
 
     async def aclose(self) -> None:
         """Close everything that this provider made."""
-        await asyncio.gather(*(sandbox.close() for sandbox in list(self._open)))
-        await self.inner.aclose()
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(self.inner.aclose)
+            results = await asyncio.gather(*(box.close() for box in list(self._open)), return_exceptions=True)
+            for error in results:
+                if isinstance(error, BaseException):
+                    raise error

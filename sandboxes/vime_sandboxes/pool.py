@@ -391,7 +391,9 @@ class SandboxPool:
             *(self._forget(shelf) for shelf in self._shelves.values()),
             return_exceptions=True,
         )
-        await asyncio.gather(*(provider.aclose() for provider in self._providers.values()))
+        results += await asyncio.gather(
+            *(provider.aclose() for provider in self._providers.values()), return_exceptions=True
+        )
         self._shelves.clear()
         for error in results:
             if isinstance(error, BaseException):

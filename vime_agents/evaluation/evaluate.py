@@ -201,7 +201,7 @@ def cast_of(
         raise ConfigError(f"env {env_id!r} has one agent: there are no others to assign")
     policies: dict[str, Player] = {ANYBODY: policy, **agents}
     assigned = assign(cls.possible_agents, cls.roles, policies)
-    own = {agent for agent in assigned if agent not in agents and cls.roles.get(agent) not in agents}
+    own = {agent for agent in assigned if not {agent, cls.roles.get(agent), ANYBODY} & {*agents}}
     if not own:
         raise ConfigError(
             f"all agents of {env_id!r} are assigned to others: nobody is left to evaluate or train"

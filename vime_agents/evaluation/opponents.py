@@ -56,8 +56,8 @@ class OpponentTally:
         tally.n_scored += len(rewards) == len(own)
         tally.rewards.extend(rewards)
         tally.tasks.extend([episode.task_id] * len(rewards))
-        theirs = [t.reward.value for t in others]
-        if len(theirs) == len(rewards) == 1 and theirs[0] is not None:
+        theirs = [t.reward.value for t in others if t.reward.value is not None]
+        if len(episode.trajectories) == 2 and rewards and theirs:
             score = 0.5 if rewards[0] == theirs[0] else float(rewards[0] > theirs[0])
             tally.scores[score] += 1
             first = episode.trajectories[0] is own[0]

@@ -28,6 +28,8 @@ ELO = 400 / math.log(10)
 
 _LONGEST_STEP = 2.0
 """Of a parameter in one step of Newton's, in logits."""
+_SETTLED, _MOST_STEPS = 1e-8, 1000
+"""Logits below which a step is none: near the top the likelihood is flat to its last digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class Elo:
 
     elo: float
     low: float
-    """NaN where no interval can be given: fewer than two tasks."""
+    """NaN where no interval can be given: fewer than two tasks against this opponent."""
     high: float
 
 
@@ -90,19 +92,35 @@ def rate(games: Sequence[Game]) -> Rating | None:
 def firth(design: NDArray[np.float64], scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """[num_columns] logits of the penalised logistic regression of `scores` [n] on `design` [n, num_columns].
 
-    Newton's steps on X'(y - p + h (1/2 - p)), h the leverages (Heinze and Schemper 2002, eq. 2).
+    Newton's steps on X'(y - p + h (1/2 - p)), h the leverages (Heinze and Schemper 2002, eq. 2), each halved
+    until the penalised likelihood rises: with few games whole steps can go to and fro for ever.
     """
     logits = np.zeros(design.shape[1])
-    for _ in range(200):
+    reached = _penalised(design, scores, logits)
+    for _ in range(_MOST_STEPS):
         chance, information = _fit(design, logits)
         weighted = design * np.sqrt(chance * (1 - chance))[:, None]
         leverage = np.einsum("ij,jk,ik->i", weighted, np.linalg.inv(information), weighted)
         step = np.linalg.solve(information, design.T @ (scores - chance + leverage * (0.5 - chance)))
         step *= min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), _LONGEST_STEP))
-        logits = logits + step
-        if np.abs(step).max() < 1e-10:
-            break
-    return logits
+        while np.abs(step).max() > _SETTLED:
+            height = _penalised(design, scores, logits + step)
+            if height > reached:
+                break
+            step /= 2
+        else:
+            return logits
+        logits, reached = logits + step, height
+    raise ArithmeticError(f"the rating of {len(scores)} games did not settle in {_MOST_STEPS} steps")
+
+
+def _penalised(
+    design: NDArray[np.float64], scores: NDArray[np.float64], logits: NDArray[np.float64]
+) -> float:
+    """The logarithm of the likelihood, with Firth's penalty."""
+    margins = design @ logits
+    likelihood = scores @ margins - np.logaddexp(0, margins).sum()
+    return float(likelihood + np.linalg.slogdet(_fit(design, logits)[1])[1] / 2)
 
 
 def _fit(
@@ -119,23 +137,24 @@ def _half_widths(
     logits: NDArray[np.float64],
     tasks: Sequence[Hashable],
 ) -> NDArray[np.float64]:
-    """[num_columns] half of each 95 % interval, in logits."""
-    num_tasks = len(set(tasks))
-    if num_tasks < 2:
-        return np.full(logits.size, math.nan)
+    """[num_columns] half of each 95 % interval, in logits; of an opponent, by its own tasks."""
     chance, information = _fit(design, logits)
     inverse = np.linalg.inv(information)
     numbers: dict[Hashable, int] = {}
     of_game = np.asarray([numbers.setdefault(task, len(numbers)) for task in tasks])
-    sums = np.zeros((num_tasks, logits.size))
+    sums = np.zeros((len(numbers), logits.size))
     np.add.at(sums, of_game, design * (scores - chance)[:, None])
-    clustered = inverse @ (sums.T @ sums) @ inverse * (num_tasks / (num_tasks - 1))
-    copies = np.ones(logits.size)
-    for column in range(logits.size):
+    clustered = np.diag(inverse @ (sums.T @ sums) @ inverse)
+    half = np.full(logits.size, math.nan)
+    for column, variance in enumerate(np.diag(inverse)):
         own = np.flatnonzero(design[:, column])
-        if len(set(scores[own].tolist())) == 1:
-            copies[column] = own.size / len({tasks[row] for row in own})
-    return np.maximum(
-        Z_95 * np.sqrt(np.diag(inverse) * copies),
-        t_quantile_975(num_tasks - 1) * np.sqrt(np.diag(clustered)),
-    )
+        num_tasks = np.unique(of_game[own]).size
+        if num_tasks < 2:
+            continue
+        alike = len(set(scores[own].tolist())) == 1
+        copies = own.size / num_tasks if alike else 1.0
+        cr1 = clustered[column] * num_tasks / (num_tasks - 1)
+        half[column] = max(
+            Z_95 * math.sqrt(variance * copies), t_quantile_975(num_tasks - 1) * math.sqrt(cr1)
+        )
+    return half

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Mapping, Sequence
 
@@ -41,9 +42,10 @@ class PolicyPool:
         return order[place]
 
     async def aclose(self) -> None:
-        """Release what the members have."""
-        for member in self.members:
-            await member.aclose()
+        """Release what the members have, also where one of them raises; that is raised at the end."""
+        async with contextlib.AsyncExitStack() as stack:
+            for member in self.members:
+                stack.push_async_callback(member.aclose)
 
 
 Player = Policy | PolicyPool

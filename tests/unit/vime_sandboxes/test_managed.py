@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -98,6 +99,24 @@ async def test_closing_the_provider_closes_everything(provider: ManagedProvider,
     await provider.aclose()
     assert [await s.alive() for s in sandboxes] == [False] * 3
     assert Ledger(tmp_path).read() == ([], {})
+
+
+async def test_one_that_cannot_be_closed_does_not_keep_the_others_open(
+    provider: ManagedProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = [await provider.create(SandboxSpec()) for _ in range(3)]
+
+    async def refuse() -> None:
+        raise SandboxUnavailable("the daemon is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first.inner, "close", refuse)
+        patch.setattr(provider.inner, "aclose", backend_closed := AsyncMock())
+        with pytest.raises(SandboxUnavailable, match="the daemon is gone"):
+            await provider.aclose()
+        assert [await s.alive() for s in others] == [False] * 2
+        assert [e.sandbox_id for e in Ledger(tmp_path).read()[0]] == [first.id]  # for the reaper
+        backend_closed.assert_awaited_once()
 
 
 OWNER_PROGRAM = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -119,10 +120,11 @@ class RolloutActor:
 
     async def close(self) -> None:
         """Release connections and sandboxes."""
-        if self.sandboxes is not None:
-            await self.sandboxes.aclose()
-        for policy in (self.policy, *self.others.values()):
-            await policy.aclose()
+        async with contextlib.AsyncExitStack() as stack:  # each, also where another one cannot
+            for policy in (self.policy, *self.others.values()):
+                stack.push_async_callback(policy.aclose)
+            if self.sandboxes is not None:
+                stack.push_async_callback(self.sandboxes.aclose)
 
 
 def create_player(

@@ -54,6 +54,15 @@ async def test_a_role_stands_for_all_its_agents() -> None:
         )
 
 
+async def test_all_agents_given_to_others_leave_nobody_to_evaluate() -> None:
+    for agents in (
+        {"*": ScriptedPolicy("wrong")},
+        {"*": ScriptedPolicy("wrong"), "player_0": ScriptedPolicy("gold")},
+    ):
+        with pytest.raises(ConfigError, match="nobody is left to evaluate"):
+            await evaluate("PrisonersDilemma-v0", ScriptedPolicy("random"), agents=agents, num_tasks=1)
+
+
 async def test_games_without_a_reward_are_no_zeros() -> None:
     report = await evaluate(NIM, ScriptedPolicy("gold"), num_tasks=3)
     assert (report.errors, report.n_scored, report.mean_errors_as_zero) == ({"env": 3}, 0, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -83,6 +84,48 @@ def test_several_opponents_are_where_the_penalised_likelihood_is_highest() -> No
         step = direction / np.linalg.norm(direction)
         for length in (1e-3, 0.1, 3.0):
             assert penalised(design, scores, found + length * step) < best
+
+
+def test_few_games_are_where_the_penalised_likelihood_is_highest_too() -> None:
+    # One game from each seat: two chances, each with half a win and half a loss more.
+    rating = rate([*games("a", True, 0, 0, 1), *games("a", False, 0, 0, 1)])
+    assert rating is not None
+    assert rating.ahead_of["a"].elo == pytest.approx(ELO * logit(0, 1))
+    rng = np.random.default_rng(5)
+    tried = 0
+    while tried < 300:  # whole steps of Newton's end elsewhere in 119 of them
+        num_games, num_opponents = int(rng.integers(2, 9)), int(rng.integers(1, 4))
+        design = np.zeros((num_games, num_opponents + 1))
+        design[np.arange(num_games), rng.integers(num_opponents, size=num_games)] = 1
+        design[:, -1] = rng.choice([-1.0, 1.0], size=num_games)
+        if np.linalg.matrix_rank(design) < num_opponents + 1:
+            continue
+        tried += 1
+        scores = rng.choice([0.0, 0.5, 1.0], size=num_games)
+        found = firth(design, scores)
+        slopes = [
+            penalised(design, scores, found + step) - penalised(design, scores, found - step)
+            for step in 1e-4 * np.eye(num_opponents + 1)
+        ]
+        assert slopes == pytest.approx([0] * (num_opponents + 1), abs=1e-10)
+
+
+def test_few_tasks_of_an_opponent_are_few_however_many_others_there_are() -> None:
+    # Equal strength on the whole, but each task has a spread of 400 Elo of its own, which its 20 games share.
+    # By the binomial, 95 % of 600 is 570 +- 11.
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(100):
+        played = []
+        for opponent, task in itertools.product("abcdef", range(3)):
+            chance = 1 / (1 + 10 ** (-rng.normal(0, 400) / 400))
+            for n in range(20):
+                score = float(rng.random() < chance)
+                played.append(Game(opponent=opponent, first=n % 2 == 0, score=score, task=(opponent, task)))
+        rating = rate(played)
+        assert rating is not None
+        held += sum(ahead.low <= 0 <= ahead.high for ahead in rating.ahead_of.values())
+    assert held >= 559
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

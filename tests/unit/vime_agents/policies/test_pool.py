@@ -43,14 +43,17 @@ def test_members_that_could_not_be_told_apart_are_refused() -> None:
         PolicyPool([], seed="0")
 
 
-async def test_members_are_closed_with_the_pool() -> None:
+async def test_members_are_closed_with_the_pool_also_where_one_cannot_be() -> None:
     closed: list[str] = []
 
     class Closing(ScriptedPolicy):
         async def aclose(self) -> None:
             closed.append(self.name)
+            if self.name == "scripted:wrong":
+                raise OSError("gone")
 
-    pool = PolicyPool([Closing("gold"), Closing("wrong")], seed="0")
-    assert pool.name == "scripted:gold|scripted:wrong"
-    await pool.aclose()
-    assert closed == ["scripted:gold", "scripted:wrong"]
+    pool = PolicyPool([Closing("gold"), Closing("wrong"), Closing("random")], seed="0")
+    assert pool.name == "scripted:gold|scripted:wrong|scripted:random"
+    with pytest.raises(OSError, match="gone"):
+        await pool.aclose()
+    assert sorted(closed) == ["scripted:gold", "scripted:random", "scripted:wrong"]
