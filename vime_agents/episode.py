@@ -13,7 +13,7 @@ Records are immutable and validated at construction: whoever holds one may trust
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -306,8 +306,16 @@ class Episode:
 
 def messages_of(trajectory: Trajectory) -> tuple[Message, ...]:
     """All that the agent was told and said, in order."""
-    turns = (message for turn in trajectory.turns for message in (*turn.messages, turn.reply))
-    return (*turns, *trajectory.final_messages)
+    return tuple(message for _, message in conversation(trajectory))
+
+
+def conversation(trajectory: Trajectory) -> Iterator[tuple[int, Message]]:
+    """(turn, message) of all that the agent was told and said; what came last has a turn of its own."""
+    for turn in trajectory.turns:
+        for message in (*turn.messages, turn.reply):
+            yield turn.index, message
+    for message in trajectory.final_messages:
+        yield len(trajectory.turns), message
 
 
 # ---------------------------------------------------------------------------------------------- JSON

@@ -86,7 +86,7 @@ class UnknownIdError(VimeAgentsError, LookupError):
         self.kind, self.name = kind, name
         self.known = sorted(known)
         self.suggestion = nearest(name, self.known)
-        hint = f" Did you mean {self.suggestion!r}?" if self.suggestion else ""
+        hint = did_you_mean(name, self.known)
         listing = f" Known: {', '.join(self.known)}." if 0 < len(self.known) <= 20 else ""
         super().__init__(f"unknown {kind} {name!r}.{hint}{listing}")
 
@@ -326,3 +326,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     lowered = {k.lower(): k for k in known}
     hit = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
     return lowered[hit[0]] if hit else None
+
+
+def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
+    """A question to end a message with, the nearest known name in `form`; empty when none is close."""
+    close = nearest(name, known)
+    return f" Did you mean {form.format(close)}?" if close else ""

@@ -14,7 +14,13 @@ from collections.abc import Sequence
 from typing import TextIO, TypeGuard
 
 from vime_agents import _checkout, registry
-from vime_agents.errors import ConfigError, MissingDependencyError, UnknownIdError, VimeAgentsError, nearest
+from vime_agents.errors import (
+    ConfigError,
+    MissingDependencyError,
+    UnknownIdError,
+    VimeAgentsError,
+    did_you_mean,
+)
 
 OK, FAILED, USAGE, TOO_MANY_ERRORS, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
 
@@ -120,8 +126,7 @@ def _main(arguments: list[str]) -> int:
 
 def _run(command: str, arguments: list[str]) -> int:
     if command not in COMMANDS:
-        close = nearest(command, COMMANDS)
-        hint = f" Did you mean {close!r}?" if close else ""
+        hint = did_you_mean(command, COMMANDS)
         raise ConfigError(f"unknown command {command!r}.{hint} Commands: {', '.join(COMMANDS)}.")
     run = registry.load_object(COMMANDS[command][0], f"command {command!r}")
     try:

@@ -12,7 +12,7 @@ from vime_agents.cli.env_facts import SPLITS, EnvFacts, all_facts, facts, gold_e
 from vime_agents.cli.sandboxes_flags import Parser
 from vime_agents.cli.tool_text import tool_lines
 from vime_agents.episode import Episode
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean, nearest
 from vime_agents.sandbox import SandboxSpec
 from vime_agents.viewer.text import reward_text
 
@@ -78,8 +78,7 @@ def _search(argv: Sequence[str]) -> int:
     elif found:
         print(table(found))
     else:
-        close = nearest(" ".join(flags.words), [f.id for f in everything])
-        hint = f" Did you mean {close!r}?" if close else ""
+        hint = did_you_mean(" ".join(flags.words), [f.id for f in everything])
         print(f"no environment has {' and '.join(map(repr, flags.words))}.{hint}")
     return 0 if found else 1
 

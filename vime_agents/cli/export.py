@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vime_agents.cli.sandboxes_flags import Parser
 from vime_agents.cli.stored_flags import FOLDER_HELP, add_filter_flags, filter_of
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean
 from vime_agents.storage.exports.atif import ATIF_VERSION
 from vime_agents.storage.exports.write import FORMATS, STDOUT, ExportFormat, export_episodes
 from vime_agents.storage.stored_episodes import episode_files, stored_episodes
@@ -65,8 +65,7 @@ def _format(name: str | None, out: str) -> ExportFormat:
         if suffix not in ("jsonl", "parquet"):
             raise ConfigError(f"--format: {out} does not say which; give one of {', '.join(FORMATS)}")
     if name not in FORMATS:
-        close = nearest(name, FORMATS)
-        hint = f" Did you mean {close}?" if close else ""
+        hint = did_you_mean(name, FORMATS, "{}")
         raise ConfigError(f"--format: must be one of {', '.join(FORMATS)}, got {name!r}.{hint}")
     if (name == "parquet") != (suffix == "parquet") and suffix in ("jsonl", "parquet"):
         raise ConfigError(f"--format {name}, but --out {out}: give one of the two another name")

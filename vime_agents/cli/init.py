@@ -14,7 +14,7 @@ from pathlib import Path
 import vime_agents
 from vime_agents import registry
 from vime_agents.cli.sandboxes_flags import Parser
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean
 from vime_agents.registry import ENVS_GROUP, MULTI_AGENT_ENVS_GROUP
 
 KINDS = {
@@ -77,8 +77,7 @@ def check_kind(kind: str) -> None:
     """Raises ConfigError, with the nearest kind."""
     if kind in KINDS:
         return
-    close = nearest(kind, KINDS)
-    hint = f" Did you mean {close!r}?" if close else ""
+    hint = did_you_mean(kind, KINDS)
     raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, got {kind!r}.{hint}")
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from vime_agents import messages as msg
 from vime_agents.cli.tool_text import parameters_of, required_of, signature
-from vime_agents.errors import nearest
+from vime_agents.errors import did_you_mean
 from vime_agents.messages import Message, ToolCall
 
 _CALL_LINE = re.compile(r"^(?=/(?!/))", re.MULTILINE)
@@ -92,8 +92,7 @@ def function_of(name: str, schemas: Sequence[Mapping[str, Any]], commands: Seque
     functions = {s["function"]["name"]: s["function"] for s in schemas}
     if name in functions:
         return functions[name]
-    close = nearest(name, [*functions, *commands])
-    hint = f" Did you mean /{close}?" if close else ""
+    hint = did_you_mean(name, [*functions, *commands], "/{}")
     there = f"There are: {', '.join(functions)}." if functions else "There are none."
     raise NotUnderstood(f"no tool {name!r}.{hint} {there} Text that begins with a slash is written //...")
 
@@ -123,8 +122,7 @@ def _arguments(text: str, function: Mapping[str, Any]) -> dict[str, Any]:
         if not equals:
             raise NotUnderstood(f"{word!r} is no argument=value; the call is {signature(function)}")
         if name not in parameters:
-            close = nearest(name, parameters)
-            hint = f" Did you mean {close}=?" if close else ""
+            hint = did_you_mean(name, parameters, "{}=")
             raise NotUnderstood(
                 f"{function['name']} takes no {name!r}.{hint} The call is {signature(function)}"
             )

@@ -11,7 +11,7 @@ from typing import Any
 
 from vime_agents import registry
 from vime_agents.cli.sandboxes_flags import BACKEND_HELP, SPEC_HELP, Parser, backend_of, spec_of
-from vime_agents.errors import ConfigError, MissingDependencyError, nearest
+from vime_agents.errors import ConfigError, MissingDependencyError, did_you_mean
 
 # Strings: the core does not import its plug-ins.
 SURVEY = "vime_sandboxes.reaper:survey"
@@ -51,8 +51,7 @@ def run(argv: Sequence[str]) -> int:
         print(HELP)
         return 0 if argv else 2
     if argv[0] not in COMMANDS:
-        close = nearest(argv[0], COMMANDS)
-        hint = f" Did you mean {close!r}?" if close else ""
+        hint = did_you_mean(argv[0], COMMANDS)
         raise ConfigError(f"unknown command 'sandboxes {argv[0]}'.{hint} Commands: {', '.join(COMMANDS)}.")
     return registry.load_object(COMMANDS[argv[0]][0], "command")(argv[1:])
 

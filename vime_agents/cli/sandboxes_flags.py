@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from vime_agents import registry
-from vime_agents.errors import ConfigError, UnknownIdError, nearest
+from vime_agents.errors import ConfigError, UnknownIdError, did_you_mean
 from vime_agents.registry import ENVS_GROUP, SANDBOXES_GROUP
 from vime_agents.sandbox import SandboxSpec
 
@@ -47,8 +47,8 @@ class Parser(argparse.ArgumentParser):
         if not unknown[0].startswith("-"):
             raise ConfigError(f"{self.prog}: unexpected argument {unknown[0]!r}")
         flag = unknown[0].partition("=")[0]
-        close = nearest(flag, self._option_string_actions)
-        raise ConfigError(f"{self.prog}: unknown flag {flag}.{f' Did you mean {close}?' if close else ''}")
+        hint = did_you_mean(flag, self._option_string_actions, "{}")
+        raise ConfigError(f"{self.prog}: unknown flag {flag}.{hint}")
 
     def error(self, message: str) -> NoReturn:
         """Raise ConfigError instead of printing a screen of usage."""
@@ -99,8 +99,7 @@ def _spec_from_json(text: str) -> SandboxSpec:
     known = SandboxSpec.__dataclass_fields__
     for name in values:
         if name not in known:
-            close = nearest(name, known)
-            hint = f" Did you mean {close!r}?" if close else f" There are: {', '.join(known)}."
+            hint = did_you_mean(name, known) or f" There are: {', '.join(known)}."
             raise ConfigError(f"SandboxSpec has no field {name!r}.{hint}")
     try:
         spec = TypeAdapter(SandboxSpec).validate_json(text, strict=True)

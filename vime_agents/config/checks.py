@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from vime_agents.config.sizes import bytes_of
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from vime_agents.config.train import TrainConfig
@@ -106,8 +106,7 @@ def _check_groups(config: TrainConfig) -> None:
                 f"--advantage-estimator {estimator}: its advantages are those of grpo, its loss is "
                 f"--pg-loss-type {estimator}; give --advantage-estimator grpo --pg-loss-type {estimator}"
             )
-        close = nearest(estimator, ESTIMATORS)
-        hint = f" Did you mean {close!r}?" if close else ""
+        hint = did_you_mean(estimator, ESTIMATORS)
         raise ConfigError(
             f"--advantage-estimator: must be {', '.join(ESTIMATORS)} or module:function, got {estimator!r}."
             f"{hint}"

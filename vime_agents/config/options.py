@@ -12,7 +12,7 @@ import yaml
 
 from vime_agents.config import vllm_flags
 from vime_agents.config.fields import Option, options_of
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +157,7 @@ class Options:
             elif key.startswith("vllm_"):
                 passed[key.removeprefix("vllm_")] = value
             else:
-                close = nearest(key, options)
-                hint = f" Did you mean {close!r}?" if close else ""
+                hint = did_you_mean(key, options)
                 raise ConfigError(f"unknown setting {key!r}.{hint}")
         return known, passed
 
@@ -205,8 +204,8 @@ def _unknown_flag(text: str, flags: Sequence[str]) -> str:
     if not text.startswith("-"):
         return f"unexpected argument {text!r}: every setting is a flag"
     flag = text.partition("=")[0]
-    close = nearest(flag, [*flags, *(f"--no-{f[2:]}" for f in flags), "--config"])
-    return f"unknown flag {flag}.{f' Did you mean {close}?' if close else ''}"
+    known = [*flags, *(f"--no-{f[2:]}" for f in flags), "--config"]
+    return f"unknown flag {flag}.{did_you_mean(flag, known, '{}')}"
 
 
 def _add_flag(group: argparse._ArgumentGroup, option: Option, short: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean
 
 PREFIX = "--vllm-"
 
@@ -153,8 +153,7 @@ def _check(name: str, value: Any, owned: Mapping[str, str]) -> tuple[str, Value]
     if known is None:
         return name, text
     if name not in known.names:
-        close = nearest(name, known.names - set(owned))
-        hint = f" Did you mean {PREFIX}{close}?" if close else ""
+        hint = did_you_mean(name, known.names - set(owned), PREFIX + "{}")
         raise ConfigError(f"unknown flag {flag}: the installed vLLM has no --{name}.{hint}")
     is_switch = isinstance(text, bool)
     if name in known.booleans and not is_switch:

@@ -17,7 +17,7 @@ import numpy as np
 from vime_agents.evaluation.statistics import t_distribution, t_quantile_975
 
 SAME = 1e-9
-"""Two means that are no further apart are the same: rounding tells nobody apart."""
+"""Two rewards, or means of them, that are no further apart are the same: rounding tells nobody apart."""
 _LARGEST_GRID = 1 << 20
 _MOST_STEPS = 2_000_000_000
 _MOST_ENUMERATED = 20

@@ -11,6 +11,7 @@ from typing import Any
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode, Outcome, RewardResult, Turn
 from vime_agents.errors import ConfigError, EpisodeError, GraderError
+from vime_agents.evaluation.paired import SAME
 from vime_agents.evaluation.stand_in import Refused, Regraded, regrade
 from vime_agents.sandbox import SandboxProvider
 from vime_agents.task import Task
@@ -22,8 +23,6 @@ Result = tuple[Episode, Episode, str]
 
 _GRADING_FAILED = ("grader", "judge", "sandbox")
 """Failure classes of episodes that graders may make whole."""
-SAME = 1e-9
-"""Two rewards that are no further apart are the same."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from vime_agents import registry
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean
 from vime_agents.evaluation.evaluate import env_maker
-from vime_agents.evaluation.regrade import SAME, Regrader, Result, SingleAgentEnv
+from vime_agents.evaluation.paired import SAME
+from vime_agents.evaluation.regrade import Regrader, Result, SingleAgentEnv
 from vime_agents.evaluation.report import EvalReport, Tally, without_nan
 from vime_agents.evaluation.rescore_tasks import TasksFrom, tasks_to_grade_on
 from vime_agents.learning.group_rewards import add_group_rewards
@@ -262,8 +263,7 @@ def _env_maker(env_id: str, config: EvalConfig, keep: Collection[str]) -> Callab
     names = [component.name for component in rewards]
     for name in keep:
         if name not in names:
-            close = nearest(name, names)
-            hint = f" Did you mean {close!r}?" if close else ""
+            hint = did_you_mean(name, names)
             known = f"has the components {', '.join(names)}" if names else "has a `score`, and no components"
             raise ConfigError(f"--keep: {env_id!r} {known}; got {name!r}.{hint}")
     if names and set(names) <= set(keep):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from vime_agents.episode import Episode
-from vime_agents.errors import FAILURE_CLASSES, ConfigError, nearest
+from vime_agents.episode import Episode, messages_of
+from vime_agents.errors import FAILURE_CLASSES, ConfigError, did_you_mean
 from vime_agents.messages import Message
 from vime_agents.storage.stored_episodes import StoredEpisode
 
@@ -35,8 +35,7 @@ class EpisodeFilter:
 
     def __post_init__(self) -> None:
         if self.status is not None and self.status not in STATUSES:
-            close = nearest(self.status, STATUSES)
-            hint = f" Did you mean {close}?" if close else ""
+            hint = did_you_mean(self.status, STATUSES, "{}")
             raise ConfigError(f"--status: must be one of {', '.join(STATUSES)}, got {self.status!r}.{hint}")
         if math.isnan(self.min_reward) or math.isnan(self.max_reward):
             raise ConfigError("--min-reward, --max-reward: must be numbers, got nan")
@@ -79,10 +78,7 @@ def _texts(episode: Episode) -> Iterator[str]:
     yield episode.outcome.detail
     for trajectory in episode.trajectories:
         yield trajectory.reward.detail
-        for turn in trajectory.turns:
-            for message in (*turn.messages, turn.reply):
-                yield from _texts_of(message)
-        for message in trajectory.final_messages:
+        for message in messages_of(trajectory):
             yield from _texts_of(message)
     if episode.info:
         yield json.dumps(episode.info, ensure_ascii=False)

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vime_agents.episode import Episode
-from vime_agents.errors import ConfigError, nearest
+from vime_agents.errors import ConfigError, did_you_mean, nearest
 from vime_agents.storage.episodes import read_episodes
 from vime_agents.storage.eval_directory import EPISODES_FILE
 
 _OF_A_RUN = re.compile(r"(rollout|eval)-(\d{6,})")
+_MOST_COMPARED = 10_000
+"""Ids in which a near one is looked for: the comparison is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +91,9 @@ def find_episode(files: Sequence[Path], name: str) -> StoredEpisode:
     if by_id:
         return by_id[0]
     if by_number is None:
-        close = nearest(name, known[:_MOST_COMPARED])
-        hint = f" Did you mean {close!r}?" if close else ""
+        hint = did_you_mean(name, known[:_MOST_COMPARED])
         raise ConfigError(f"no episode {name!r} among {len(known)}: give an id or a number from 1.{hint}")
     return by_number
-
-
-_MOST_COMPARED = 10_000
-"""Ids in which a near one is looked for: the comparison is slow."""
 
 
 def _when(file: Path) -> tuple[int, int]:

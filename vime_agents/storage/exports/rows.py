@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from vime_agents.episode import Episode, Trajectory
+from vime_agents.episode import Episode, Trajectory, conversation
 from vime_agents.messages import Message, ToolCall
 from vime_agents.storage.stored_episodes import StoredEpisode
 
@@ -79,15 +79,6 @@ def episode_row(stored: StoredEpisode, *, tokens: bool = False) -> dict[str, Any
     if tokens:
         row["segments"] = [segment for t in trajectories for segment in _segments(t)]
     return row
-
-
-def conversation(trajectory: Trajectory) -> Iterator[tuple[int, Message]]:
-    """(turn, message) of all that an agent read and said, in order; what came last has a turn of its own."""
-    for turn in trajectory.turns:
-        for message in (*turn.messages, turn.reply):
-            yield turn.index, message
-    for message in trajectory.final_messages:
-        yield len(trajectory.turns), message
 
 
 def num_sampled(trajectories: Sequence[Trajectory]) -> int | None:
