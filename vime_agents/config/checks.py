@@ -393,9 +393,10 @@ def _check_loss(config: TrainConfig) -> None:
     _check_truncated_sampling(config)
     if config.tis_clip_low > config.tis_clip:
         raise ConfigError(f"--tis-clip-low {config.tis_clip_low} is above --tis-clip {config.tis_clip}")
-    tis = (config.tis_clip_low, config.tis_level, config.tis_mode)
-    if not config.use_tis and tis != (0, "token", "truncate"):
-        raise ConfigError("--tis-clip-low, --tis-level, --tis-mode: need --use-tis")
+    for name in ("tis_clip", "tis_clip_low", "tis_level", "tis_mode"):
+        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
+        if not config.use_tis and value != default:
+            raise ConfigError(f"--{name.replace('_', '-')} {value}: has no effect without --use-tis")
     _check_kl(config)
     _check_frozen_models(config)
 
@@ -463,6 +464,8 @@ def _check_kl(config: TrainConfig) -> None:
             "--kl-loss-type k1: the expected gradient of k1 in the loss is zero, the reference drops out of "
             "it; use k2 or k3+, add --use-unbiased-kl, or put it into the reward with --kl-coef"
         )
+    if config.use_unbiased_kl and not config.kl_loss_coef:
+        raise ConfigError("--use-unbiased-kl: has no effect with --kl-loss-coef 0; give a weight or drop it")
     if config.use_unbiased_kl and config.kl_loss_type not in ("k1", "k3"):
         raise ConfigError(
             f"--use-unbiased-kl: with --kl-loss-type {config.kl_loss_type} the gradient would be wrong; give "

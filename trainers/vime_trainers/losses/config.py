@@ -129,6 +129,11 @@ class LossConfig:
                 raise ConfigError(f"loss.{name} = {value} has no part in loss.loss_type = {self.loss_type!r}")
 
     def _check_corrections(self) -> None:
+        shape = {"tis_clip_low": 0.0, "tis_level": "token", "tis_mode": "truncate"}
+        for name, default in shape.items():
+            value = getattr(self, name)
+            if self.tis_clip is None and value != default:
+                raise ConfigError(f"loss.{name} = {value!r} with loss.tis_clip = None has no effect: set it")
         if self.tis_clip is not None and self.old_logprobs == "rollout":
             raise ConfigError(
                 f"loss.tis_clip = {self.tis_clip} with loss.old_logprobs = 'rollout' corrects twice for the "
@@ -153,6 +158,8 @@ class LossConfig:
                 "drops out of it. Use 'k2' or 'k3+', or k1 with use_unbiased_kl, or put k1 into the reward "
                 "with kl_coef"
             )
+        if self.use_unbiased_kl and not self.kl_loss_coef:
+            raise ConfigError("loss.use_unbiased_kl with loss.kl_loss_coef = 0 has no effect: set the weight")
         if self.use_unbiased_kl and self.kl_loss_type not in ("k1", "k3"):
             raise ConfigError(
                 f"loss.use_unbiased_kl with loss.kl_loss_type = {self.kl_loss_type!r}: the weighted estimate "

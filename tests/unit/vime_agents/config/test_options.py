@@ -145,7 +145,7 @@ TRAIN_EXAMPLES = {
     "eps_clip_high": ("--eps-clip-high 0.28", 0.28),
     "eps_clip_c": ("--eps-clip-c 3", 3.0),
     "use_tis": ("--use-tis", True),
-    "tis_clip": ("--tis-clip 5", 5.0),
+    "tis_clip": ("--tis-clip 5 --use-tis", 5.0),
     "tis_clip_low": ("--tis-clip-low 0.5 --use-tis", 0.5),
     "tis_level": ("--tis-level sequence --use-tis", "sequence"),
     "tis_mode": ("--tis-mode mask --use-tis", "mask"),

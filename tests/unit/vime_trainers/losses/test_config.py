@@ -19,6 +19,20 @@ def test_k1_in_the_loss_is_refused_with_the_reason():
     assert LossConfig(kl_loss_coef=0.1, kl_loss_type="k1", use_unbiased_kl=True).use_unbiased_kl
 
 
+@pytest.mark.parametrize(
+    ("setting", "missing"),
+    [
+        ({"tis_clip_low": 0.5}, "tis_clip = None"),
+        ({"tis_level": "sequence"}, "tis_clip = None"),
+        ({"tis_mode": "mask"}, "tis_clip = None"),
+        ({"use_unbiased_kl": True, "kl_loss_type": "k3"}, "kl_loss_coef = 0"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_an_error(setting, missing):
+    with pytest.raises(ConfigError, match=f"{next(iter(setting))}.*{missing} has no effect"):
+        LossConfig(**setting)
+
+
 @pytest.mark.parametrize("estimator", ["k2", "k3+"])
 def test_weighting_an_estimate_whose_gradient_is_right_already_is_refused(estimator):
     with pytest.raises(ConfigError, match="use_unbiased_kl"):

@@ -53,8 +53,9 @@ def test_flags_reach_the_loss():
     )
 
 
-def test_a_weight_bound_without_its_switch_is_no_correction():
-    assert loss_of(tis_clip=5.0).tis_clip is None
+def test_without_the_switch_there_is_no_correction():
+    assert loss_of().tis_clip is None
+    assert loss_of(use_tis=True).tis_clip == 2.0
 
 
 def test_recomputed_log_probs_come_with_the_samples():
