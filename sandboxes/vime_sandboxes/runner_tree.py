@@ -14,8 +14,8 @@ EXEC_VARIABLE = "VIME_EXEC"
 """Set for every command, so that processes which left its session can still be found."""
 _KILL_TIMEOUT_S = 5.0
 _EXEC_TIMEOUT_S = 0.05
-_BARE = 5
-"""A process that so often shows arguments but no environment has none: the two are not read at one time."""
+_EXEC_TRIES = 20
+"""Whatever the time: on a busy machine all of it may pass between two of them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD of linux/sched.h
 
 
@@ -73,17 +73,18 @@ def tree(pid: int, mark: str | None) -> set[int]:
 def _environment(pid: int, deadline: float) -> bytes:
     """What it was started with.
 
-    While a process becomes another program (execve) it shows neither environment nor arguments, for a moment
-    that is waited out. One that hides them for good (PR_SET_MM_MAP) is not waited for beyond the deadline.
+    While a process becomes another program (execve) it shows none, for a moment that is waited out: Linux
+    does not know yet where it ends. One that hides it for good (PR_SET_MM_MAP) is not waited for for ever.
     """
-    bare = 0
-    while not (found := _slurp(f"/proc/{pid}/environ")) and bare < _BARE:
-        if _slurp(f"/proc/{pid}/cmdline"):
-            bare += 1
-        elif not _runs(pid) or int(_stat(pid)[6]) & _KERNEL_THREAD or time.monotonic() > deadline:
+    tries = 0
+    while not (found := _slurp(f"/proc/{pid}/environ")):
+        fields, tries = _stat(pid), tries + 1
+        start, end = fields[47:49]  # env_start, env_end
+        if start == end != b"0" or fields[0] in (b"Z", b"X") or int(fields[6]) & _KERNEL_THREAD:
             break
-        else:
-            time.sleep(0.0002)
+        if tries >= _EXEC_TRIES and time.monotonic() > deadline:
+            break
+        time.sleep(0.0002)
     return found
 
 

@@ -21,8 +21,8 @@ MARK = "VIME_AGENTS_DRIVER"
 _GIVE_UP_S = 30.0
 _TRACKERS_S = 10.0
 _EXEC_S = 0.05
-_BARE = 5
-"""A process that so often shows arguments but no environment has none: the two are not read at one time."""
+_EXEC_TRIES = 20
+"""Whatever the time: on a busy machine all of it may pass between two of them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD of linux/sched.h
 
 
@@ -42,35 +42,35 @@ def marked(mark: str) -> list[int]:
 
 
 def _environment(process: Path, deadline: float) -> bytes:
-    """What it was started with. While it becomes another program it shows nothing: that is waited out."""
-    bare = 0
-    while not (found := (process / "environ").read_bytes()) and bare < _BARE:
-        if (process / "cmdline").read_bytes():
-            bare += 1
-        elif _is_empty(process) or time.monotonic() > deadline:
-            break
-        else:
-            time.sleep(0.0002)
-    return found
+    """What it was started with."""
+    return _started_with(process, "environ", 47, deadline)
 
 
 def is_tracker(pid: int) -> bool:
     """Whether it is Python's, which unlinks the shared memory of processes once the last of them ended."""
-    process, deadline = Path(f"/proc/{pid}"), time.monotonic() + _EXEC_S
     try:
-        while not (found := (process / "cmdline").read_bytes()):
-            if _is_empty(process) or time.monotonic() > deadline:
-                break
-            time.sleep(0.0002)
+        found = _started_with(Path(f"/proc/{pid}"), "cmdline", 45, time.monotonic() + _EXEC_S)
     except OSError:
         return False
     return b"multiprocessing.resource_tracker" in found
 
 
-def _is_empty(process: Path) -> bool:
-    """A zombie, or a thread of the kernel."""
-    fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
-    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _KERNEL_THREAD)
+def _started_with(process: Path, name: str, start_field: int, deadline: float) -> bytes:
+    """Its environment or its arguments.
+
+    While a process becomes another program (execve) it shows neither, for a moment that is waited out: Linux
+    does not know yet where they begin and end (arg_start, ..., env_end in `stat`).
+    """
+    tries = 0
+    while not (found := (process / name).read_bytes()):
+        fields, tries = (process / "stat").read_bytes().rpartition(b")")[2].split(), tries + 1
+        start, end = fields[start_field : start_field + 2]
+        if start == end != b"0" or fields[0] in (b"Z", b"X") or int(fields[6]) & _KERNEL_THREAD:
+            break
+        if tries >= _EXEC_TRIES and time.monotonic() > deadline:
+            break
+        time.sleep(0.0002)
+    return found
 
 
 def main(mark: str, folders: Sequence[str] = ()) -> int:
