@@ -1,8 +1,4 @@
-"""The command line. Each command is a function (argv) -> exit code, imported when it is asked for.
-
-Exit codes: 0 done, 1 the run failed, 2 usage, 3 too many infrastructure errors (eval), 130 interrupted,
-141 nobody reads the output any more (`| head`).
-"""
+"""The command line. Each command is a function (argv) -> exit code, imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -22,7 +18,19 @@ from vime_agents.errors import (
     did_you_mean,
 )
 
-OK, FAILED, USAGE, TOO_MANY_ERRORS, INTERRUPTED, UNREAD = 0, 1, 2, 3, 130, 141
+OK, FAILED, USAGE, TOO_MANY_ERRORS, BUDGET_SPENT, INTERRUPTED, UNREAD = 0, 1, 2, 3, 4, 130, 141
+
+EXIT_CODES = {
+    OK: "done",
+    FAILED: "it failed; eval: the mean reward is below --fail-under",
+    USAGE: "wrong usage: a flag, a file or an environment that cannot be meant",
+    TOO_MANY_ERRORS: "eval, rescore: more than --max-error-rate of the episodes failed for reasons of "
+    "infrastructure",
+    BUDGET_SPENT: "eval: the budget was spent before all was played",
+    INTERRUPTED: "interrupted (Ctrl-C)",
+    UNREAD: "nobody reads the output any more (| head)",
+}
+"""Of every command; of several that apply to an evaluation, 3 comes before 4, and 4 before 1."""
 
 COMMANDS = {
     "train": ("vime_agents.cli.train:run", "train a model on an environment"),
@@ -48,6 +56,9 @@ commands:
   vime-agents COMMAND --help   the flags of a command
   --debug                      show the traceback of an error
   --version                    print the version
+
+exit codes:
+{chr(10).join(f"  {code:<5}{text}" for code, text in EXIT_CODES.items())}
 """
 
 # Import name -> extra that installs it.

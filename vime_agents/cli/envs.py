@@ -133,7 +133,7 @@ def _lines(f: EnvFacts, gold: Episode | None) -> list[str]:
         f"turns    at most {f.max_turns}",
         f"reward   {f.reward_range[0]:g} to {f.reward_range[1]:g}",
         *([] if gold is None else [f"gold     {_gold_text(gold)}"]),
-        f"sandbox  {'none' if f.sandbox is None else _sandbox_text(f.sandbox)}",
+        f"sandbox  {'none' if f.sandbox is None else sandbox_text(f.sandbox)}",
         f"tools    {'' if f.tools else 'none'}".rstrip(),
     ]
     return lines + [f"  {line}" for schema in f.tools for line in tool_lines(schema)]
@@ -145,7 +145,7 @@ def _gold_text(gold: Episode) -> str:
     return "; ".join(reward_text(t.reward) for t in gold.trajectories)
 
 
-def _sandbox_text(sandbox: dict[str, Any]) -> str:
+def sandbox_text(sandbox: dict[str, Any]) -> str:
     """The backend, and what differs from a sandbox that nobody asked anything of."""
     usual = dataclasses.asdict(SandboxSpec())
     asked = [f"{k} {v}" for k, v in sandbox.items() if k not in ("backend", "files") and v != usual[k]]

@@ -5,25 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from vime_agents import registry
+from vime_agents.cli import BUDGET_SPENT, FAILED, OK, TOO_MANY_ERRORS
+from vime_agents.cli.evaluate_plan import format_plan, limits_of, plan_of
 from vime_agents.cli.models import open_agents, open_policy
 from vime_agents.cli.progress import EvalProgress
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.config.prices import Prices
 from vime_agents.episode import Episode
-from vime_agents.evaluation.evaluate import cast_of, env_maker, evaluate, first_tasks, opponents_of
+from vime_agents.evaluation.evaluate import (
+    cast_of,
+    compared_episodes,
+    env_maker,
+    evaluate,
+    first_tasks,
+    opponents_of,
+)
 from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
 from vime_agents.policies.metered import Meter, Spent
 from vime_agents.policy import Sampling
-from vime_agents.rollout.limits import Limits
 from vime_agents.storage.eval_directory import EvalDirectory
-
-TOO_MANY_ERRORS, BUDGET_SPENT = 3, 4
 
 
 def run(argv: Sequence[str]) -> int:
@@ -35,6 +42,10 @@ def run(argv: Sequence[str]) -> int:
     # A wrong id, or agents that cannot be assigned, must not cost the start of a server.
     registry.env_class(config.env)
     opponents_of(config.env, config.agents, rotate_seats=config.rotate_seats)
+    if config.dry_run:
+        plan = plan_of(config)
+        print(json.dumps(plan.to_dict()) if config.json else format_plan(plan))
+        return OK
     try:
         report = asyncio.run(_evaluate(config))
     except KeyboardInterrupt:
@@ -42,28 +53,38 @@ def run(argv: Sequence[str]) -> int:
             print(f"the same command goes on with what is in {config.out}", file=sys.stderr)
         raise
     print(json.dumps(report.to_dict()) if config.json else format_report(report))
+    codes: list[int] = []
+    for code, problem in _shortcomings(config, report):
+        print(f"vime-agents: {problem}", file=sys.stderr)
+        codes.append(code)
+    return codes[0] if codes else OK
+
+
+def _shortcomings(config: EvalConfig, report: EvalReport) -> Iterator[tuple[int, str]]:
+    """(exit code, what is wrong), the code that wins first."""
+    if report.infrastructure_error_rate > config.max_error_rate:
+        yield (
+            TOO_MANY_ERRORS,
+            f"{report.infrastructure_error_rate:.1%} of the episodes failed for reasons of "
+            f"infrastructure, more than --max-error-rate {config.max_error_rate:g}",
+        )
     if report.budget_spent:
         total = report.num_tasks * report.samples_per_task
         go_on = f", and the same command with more goes on in {config.out}" if config.out else ""
-        print(
-            f"vime-agents: the budget is spent ({report.budget_spent}) after {report.n} of {total} "
-            f"episodes{go_on}",
-            file=sys.stderr,
+        yield (
+            BUDGET_SPENT,
+            f"the budget is spent ({report.budget_spent}) after {report.n} of {total} episodes{go_on}",
         )
-    if report.infrastructure_error_rate > config.max_error_rate:
-        print(
-            f"vime-agents: {report.infrastructure_error_rate:.1%} of the episodes failed for reasons of "
-            f"infrastructure, more than --max-error-rate {config.max_error_rate:g}",
-            file=sys.stderr,
-        )
-        return TOO_MANY_ERRORS
-    return BUDGET_SPENT if report.budget_spent else 0
+    least = config.fail_under
+    if least is not None and not report.n_scored:
+        yield FAILED, f"no episode has a reward, and --fail-under asks for a mean of {least:g}"
+    elif least is not None and report.mean < least and not math.isclose(report.mean, least, abs_tol=1e-12):
+        yield FAILED, f"the mean reward is {report.mean:.6g}, less than --fail-under {least:g}"
 
 
 async def _evaluate(config: EvalConfig) -> EvalReport:
     with contextlib.ExitStack() as stack:
-        comparisons = getattr(registry.env_class(config.env), "group_rewards", ())
-        group_size = config.samples_per_task if comparisons else 1
+        group_size = compared_episodes(config.env, config.samples_per_task)
         folder: EvalDirectory | None = None
         if config.out:
             folder = stack.enter_context(EvalDirectory(Path(config.out), config, group_size=group_size))
@@ -105,11 +126,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 split=config.split,
                 seed=config.seed,
                 concurrency=config.concurrency,
-                limits=Limits(
-                    episode_s=config.episode_timeout,
-                    generation_s=config.turn_timeout,
-                    env_s=config.turn_timeout,
-                ),
+                limits=limits_of(config),
                 sampling=Sampling(
                     temperature=config.temperature, top_p=config.top_p, max_tokens=config.max_response_len
                 ),
@@ -143,11 +160,15 @@ def format_report(report: EvalReport) -> str:
         shares = "   ".join(f"pass@{k} {value:.4f}" for k, value in report.pass_at_k.items())
         lines.append(f"  tasks     {shares}")
     lines += [
-        f"  episodes  {report.n}: {report.ok} ok, {report.truncated} truncated, {failed} failed"
+        f"  episodes  {report.n}: {report.ok} ok, {report.truncated} truncated"
+        + (f" ({report.truncated_share:.1%})" if report.truncated else "")
+        + f", {failed} failed"
         + (f" ({by_class})" if failed else ""),
         f"  stops     {', '.join(f'{count} {stop}' for stop, count in report.stops.items())}",
         f"  cost      {_tokens(report)}{report.turns_mean:.2f} turns an episode, {report.duration_s:.1f} s",
     ]
+    if not math.isnan(report.call_p95_s) and not report.policy.startswith("scripted:"):
+        lines.append(f"  calls     {report.call_p50_s:.3f} s (p50), {report.call_p95_s:.3f} s (p95)")
     for name, agent in report.agents.items():
         stops = ", ".join(f"{count} {stop}" for stop, count in agent.stops.items())
         lines.append(f"  agent     {name}: {agent.mean:.4f} played by {agent.policy} ({stops})")
@@ -161,7 +182,8 @@ def _tokens(report: EvalReport) -> str:
     usage = report.usage
     if not usage.total_tokens:
         return ""
-    cached = f" ({usage.cached_prompt_tokens} cached)" if usage.cached_prompt_tokens else ""
+    share = usage.cached_prompt_tokens / max(usage.prompt_tokens, 1)
+    cached = f" ({usage.cached_prompt_tokens} cached, {share:.1%})" if usage.cached_prompt_tokens else ""
     unknown = f", {usage.calls_without_usage} calls not counted" if usage.calls_without_usage else ""
     cost = "" if report.cost is None else f"${report.cost:.4f}, "
     return f"{cost}{usage.prompt_tokens} tokens read{cached}, {usage.sampled_tokens} sampled{unknown}, "

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vime_agents.cli.evaluate import TOO_MANY_ERRORS
+from vime_agents.cli import OK, TOO_MANY_ERRORS
 from vime_agents.cli.progress import EvalProgress
 from vime_agents.cli.sandboxes_flags import Parser
 from vime_agents.errors import ConfigError
@@ -93,7 +93,7 @@ def run(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return TOO_MANY_ERRORS
-    return 0
+    return OK
 
 
 def format_rescored(r: Rescored) -> str:

@@ -106,6 +106,11 @@ class ReportOptions:
     """Print the report as one line of JSON."""
     max_error_rate: Annotated[float, Bounds(0, 1), MayChange()] = 0.1
     """Share of episodes that may fail for reasons of infrastructure; more: exit code 3."""
+    fail_under: Annotated[float, MayChange()] | None = None
+    """Least mean reward; below it, or when no episode has a reward, the exit code is 1."""
+    dry_run: Annotated[bool, MayChange()] = False
+    """Print what would be played, and what of it is in --out already; play nothing, ask nobody, write
+    nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

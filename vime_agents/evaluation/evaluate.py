@@ -97,9 +97,9 @@ async def evaluate(
     )
     chosen = first_tasks(make_env, num_tasks) if tasks is None else list(tasks[:num_tasks])
     if not chosen:
-        raise ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
+        raise no_tasks(env_id, split)
     requests = list(eval_requests(chosen, samples_per_task, seed))
-    left = _without(requests, finished)
+    left = requests_left(requests, finished)
     sandboxes = sandbox_pool(env_id, size=sandbox_pool_size, max_sandboxes=max_sandboxes)
     runner = Runner(
         make_env,
@@ -168,7 +168,12 @@ def _within_budget(
         yield request
 
 
-def _without(requests: Sequence[EpisodeRequest], finished: Sequence[Episode]) -> list[EpisodeRequest]:
+def no_tasks(env_id: str, split: str) -> ConfigError:
+    """There is nothing to play."""
+    return ConfigError(f"env {env_id!r} has no tasks in split {split!r}")
+
+
+def requests_left(requests: Iterable[EpisodeRequest], finished: Sequence[Episode]) -> list[EpisodeRequest]:
     """The requests that `finished` does not answer. Raises ConfigError: it answers others."""
     wanted = {r.episode_id: r for r in requests}
     for episode in finished:
@@ -218,6 +223,11 @@ def opponents_of(env_id: str, agents: str, *, rotate_seats: bool = False) -> fro
     anybody = ScriptedPolicy("wrong")
     assigned = dict.fromkeys(named_agents(agents), anybody)
     return cast_of(env_id, anybody, assigned, rotate_seats=rotate_seats)[1]
+
+
+def compared_episodes(env_id: str, samples_per_task: int) -> int:
+    """How many episodes of a task are compared with each other (`group_rewards`), and stay together."""
+    return samples_per_task if getattr(registry.env_class(env_id), "group_rewards", ()) else 1
 
 
 def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AnyEnv]:

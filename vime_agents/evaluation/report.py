@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from array import array
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,8 @@ class EvalReport:
     """Episodes that the environment ended."""
     truncated: int
     """Episodes that a limit ended."""
+    truncated_share: float
+    """Of `n`; 0 when nothing was played."""
     stops: Mapping[str, int]
     """What ended the episodes: done, max_turns, context_length, timeout:<stage>, error, ..."""
     errors: Mapping[str, int]
@@ -71,6 +74,11 @@ class EvalReport:
     pass_at_k: Mapping[int, float]
     """Unbiased pass@k for k = 1, 2, 4, ... up to the samples of a task; empty unless rewards are 0/1."""
     turns_mean: float
+    call_p50_s: float
+    """Median seconds of a call of `policy`, its retries included; over the calls that were answered, of the
+    attempts that count. NaN without one."""
+    call_p95_s: float
+    """Seconds that 95 % of these calls did not exceed."""
     sampled_tokens: int
     """0 where the server does not say."""
     metrics: Mapping[str, float]
@@ -118,6 +126,8 @@ class Tally:
     error_examples: dict[str, str] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
     turns: int = 0
+    call_s: array[float] = field(default_factory=lambda: array("d"))
+    """Seconds of each call of the evaluated policy."""
     sampled_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -157,6 +167,7 @@ class Tally:
         self.against.add(episode)
         self.counters.update(episode.metrics)
         self.turns += sum(len(t.turns) for t in episode.trajectories)
+        self.call_s.extend(turn.policy_s for t in counted for turn in t.turns)
         self.sampled_tokens += sum(t.num_sampled_tokens for t in episode.trajectories)
 
     def report(
@@ -193,11 +204,14 @@ class Tally:
             n_scored=self.n_scored,
             ok=self.statuses["ok"],
             truncated=self.statuses["truncated"],
+            truncated_share=self.statuses["truncated"] / max(self.n, 1),
             stops=dict(sorted(self.stops.items())),
             errors=self.errors,
             error_examples=self.error_examples,
             pass_at_k={k: value for k, value in passes.items() if value is not None},
             turns_mean=self.turns / max(self.n, 1),
+            call_p50_s=_quantile(self.call_s, 0.5),
+            call_p95_s=_quantile(self.call_s, 0.95),
             sampled_tokens=self.sampled_tokens,
             metrics={name: total / self.n for name, total in sorted(self.counters.items())},
             duration_s=duration_s,
@@ -232,6 +246,11 @@ class _AgentTally:
             n_scored=len(self.rewards),
             stops=dict(sorted(self.stops.items())),
         )
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Linear between the two nearest values; NaN without any."""
+    return float(np.quantile(np.asarray(values), share)) if len(values) else math.nan
 
 
 def without_nan(value: Any) -> Any:

@@ -48,8 +48,7 @@ class EvalDirectory:
             DatasetError: a line of its episodes is none.
         """
         self.path, self._config = path, config
-        if (path / REPORT_FILE).exists():
-            raise ConfigError(f"--out: {path} holds a complete evaluation (report.json); give another folder")
+        _check_incomplete(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -62,6 +61,23 @@ class EvalDirectory:
         except BaseException:
             self._lock.close()
             raise
+
+    @classmethod
+    def finished_in(
+        cls, path: Path, config: EvalConfig, tasks: Sequence[Task], *, group_size: int = 1
+    ) -> list[Episode]:
+        """The episodes that a start on these tasks would not play again. Only reads, also what is in use.
+
+        Raises:
+            ConfigError, DatasetError: what a start would raise.
+        """
+        _check_incomplete(path)
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"--out: {path} is no folder")
+        if not _is_begun(path, config) or not (path / EPISODES_FILE).exists():
+            return []
+        _check_tasks(path, tasks)
+        return _whole_groups(list(read_episodes(path / EPISODES_FILE)), group_size)
 
     def keep_tasks(self, tasks: Sequence[Task]) -> None:
         """Write down what is played, before it is; or see that it is what an earlier start played.
@@ -76,12 +92,7 @@ class EvalDirectory:
             if not self.finished:
                 write_atomically(file, "".join(task_line(task) for task in tasks))
             return
-        now = {task.id: StoredTask.of(task) for task in tasks}
-        if changed := changed_tasks(read_tasks(file), now):
-            raise ConfigError(
-                f"--out: {self.path} holds episodes of other tasks than the environment has now: "
-                f"{'; '.join(changed)}. Give another folder"
-            )
+        _check_tasks(self.path, tasks)
 
     def append(self, episode: Episode) -> None:
         """One more is finished."""
@@ -129,19 +140,48 @@ class EvalDirectory:
 
     def _resume(self, group_size: int) -> list[Episode]:
         config_file = self.path / CONFIG_FILE
-        if not config_file.exists():
-            if self._episodes.exists():
-                raise ConfigError(f"--out: {self.path} holds episodes of something else; give another folder")
-            write_atomically(config_file, self._config.to_yaml())
-            return []
-        check_same_config(config_file, self._config, "--out", "an evaluation")
+        begun = _is_begun(self.path, self._config)
         write_atomically(config_file, self._config.to_yaml())
-        if not self._episodes.exists():
+        if not begun or not self._episodes.exists():
             return []
         drop_torn_line(self._episodes)
         episodes = list(read_episodes(self._episodes))
-        sizes = Counter(episode.group_id for episode in episodes)
-        whole = [episode for episode in episodes if sizes[episode.group_id] >= group_size]
+        whole = _whole_groups(episodes, group_size)
         if len(whole) < len(episodes):
-            keep_lines(self._episodes, lambda row: sizes[row["group_id"]] >= group_size)
+            kept = {episode.group_id for episode in whole}
+            keep_lines(self._episodes, lambda row: row["group_id"] in kept)
         return whole
+
+
+def _check_incomplete(path: Path) -> None:
+    """Raises ConfigError: it holds a complete evaluation."""
+    if (path / REPORT_FILE).exists():
+        raise ConfigError(f"--out: {path} holds a complete evaluation (report.json); give another folder")
+
+
+def _is_begun(path: Path, config: EvalConfig) -> bool:
+    """Whether there is something to go on with. Raises ConfigError: of another config, or something else."""
+    if (path / CONFIG_FILE).exists():
+        check_same_config(path / CONFIG_FILE, config, "--out", "an evaluation")
+        return True
+    if (path / EPISODES_FILE).exists():
+        raise ConfigError(f"--out: {path} holds episodes of something else; give another folder")
+    return False
+
+
+def _check_tasks(path: Path, tasks: Sequence[Task]) -> None:
+    """Raises ConfigError: a task of the same id was another one when it was played."""
+    file = path / TASKS_FILE
+    if not file.exists():  # of an older release
+        return
+    now = {task.id: StoredTask.of(task) for task in tasks}
+    if changed := changed_tasks(read_tasks(file), now):
+        raise ConfigError(
+            f"--out: {path} holds episodes of other tasks than the environment has now: "
+            f"{'; '.join(changed)}. Give another folder"
+        )
+
+
+def _whole_groups(episodes: Sequence[Episode], group_size: int) -> list[Episode]:
+    sizes = Counter(episode.group_id for episode in episodes)
+    return [episode for episode in episodes if sizes[episode.group_id] >= group_size]

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from vime_agents.cli import main
+from vime_agents.cli import EXIT_CODES, main
 from vime_agents.storage.exports.rows import COLUMNS, TOKEN_COLUMNS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "evaluating.md"
@@ -52,6 +52,12 @@ def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch, capsys) -> None:
             assert re.fullmatch(as_shown(shown), printed), f"{command} prints\n{printed}"
     sys.modules.pop("sums", None)
     assert num_commands >= 4
+
+
+def test_every_exit_code_is_described() -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("| exit code |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (\d+) \| (.*) \|$", section, re.MULTILINE)
+    assert {int(code): text.replace("`", "").replace("\\|", "|") for code, text in rows} == EXIT_CODES
 
 
 def test_every_column_of_an_export_is_described() -> None:

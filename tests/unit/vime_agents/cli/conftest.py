@@ -55,6 +55,13 @@ class Broken(Sum):
         raise vime.EnvFault("the adding machine is on fire")
 
 
+class Loop(Sum):
+    """Its gold replies never end it."""
+
+    def gold(self):
+        return [msg.assistant("", [msg.tool_call("add", self.task, "call-1")])] * 3
+
+
 class OnlyTest(Sum):
     """Has no training tasks."""
 
@@ -65,7 +72,7 @@ class OnlyTest(Sum):
 
 @pytest.fixture(autouse=True)
 def cli_envs(tmp_path, monkeypatch):
-    """`cli_envs:Sum`, `cli_envs:Broken`, `cli_envs:OnlyTest`."""
+    """`cli_envs:Sum`, `cli_envs:Broken`, `cli_envs:Loop`, `cli_envs:OnlyTest`."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "cli_envs.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(tmp_path / "modules")

@@ -40,6 +40,23 @@ def test_help_lists_every_command(capsys, argv):
     assert all(name in out for name in ("train", "eval", "envs", "--debug"))
 
 
+def test_each_exit_code_has_one_meaning_and_the_help_lists_them(capsys):
+    codes = (
+        cli.OK,
+        cli.FAILED,
+        cli.USAGE,
+        cli.TOO_MANY_ERRORS,
+        cli.BUDGET_SPENT,
+        cli.INTERRUPTED,
+        cli.UNREAD,
+    )
+    assert codes == (0, 1, 2, 3, 4, 130, 141)
+    assert tuple(cli.EXIT_CODES) == codes
+    main(["--help"])
+    section = capsys.readouterr().out.partition("exit codes:\n")[2]
+    assert [int(line.split()[0]) for line in section.splitlines() if line.strip()] == list(codes)
+
+
 def test_nothing_at_all_is_a_usage_error_that_shows_the_help(capsys):
     assert main([]) == 2
     assert "commands:" in capsys.readouterr().out

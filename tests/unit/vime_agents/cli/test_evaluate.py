@@ -19,6 +19,7 @@ class ChatServer:
 
     def __init__(self):
         self.requests = []
+        self.usage = {"prompt_tokens": 10, "completion_tokens": 2}
         self.url = ""
         self._started, self._loop = threading.Event(), asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -48,7 +49,7 @@ class ChatServer:
         return web.json_response(
             {
                 "choices": [{"message": {"role": "assistant", **message}, "finish_reason": reason}],
-                "usage": {"prompt_tokens": 10, "completion_tokens": 2},
+                "usage": self.usage,
             }
         )
 
@@ -178,6 +179,64 @@ def test_too_many_infrastructure_errors_have_their_own_code(capsys):
     assert "the adding machine is on fire" in captured.out
     assert "100.0% of the episodes failed" in captured.err
     assert main([*flags, "--max-error-rate", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("script", "least", "code"),
+    [("gold", 1, 0), ("gold", 1.001, 1), ("wrong", 0, 0), ("wrong", 0.001, 1), ("wrong", -1, 0)],
+)
+def test_a_mean_below_the_least_fails_and_says_so(capsys, tmp_path, script, least, code):
+    out = tmp_path / "run"
+    flags = ["-m", f"scripted:{script}", "-n", "3", "--fail-under", str(least), "--out", str(out), "--json"]
+    assert main(["eval", "cli_envs:Sum", *flags]) == code
+    captured = capsys.readouterr()
+    told = f"the mean reward is {float(script == 'gold'):g}, less than --fail-under {least:g}"
+    assert (told in captured.err) == (code == 1)
+    assert json.loads(captured.out)["n"] == 3
+    assert (out / "report.json").exists()
+
+
+def test_rounding_in_a_mean_is_no_failure(capsys, tmp_path, monkeypatch):
+    (tmp_path / "modules" / "tenth.py").write_text(
+        "import cli_envs\n\n\nclass Tenth(cli_envs.Sum):\n    def score(self, text):\n        return 0.1\n"
+    )
+    flags = ["-m", "scripted:wrong", "-n", "6", "--json"]
+    assert main(["eval", "tenth:Tenth", *flags, "--fail-under", "0.1"]) == 0
+    assert json.loads(capsys.readouterr().out)["mean"] < 0.1  # six tenths are less than 0.6, as floats add
+    assert main(["eval", "tenth:Tenth", *flags, "--fail-under", "0.1000001"]) == 1
+
+
+def test_nothing_scored_is_below_every_least_but_infrastructure_wins(capsys):
+    flags = ["eval", "cli_envs:Broken", "-m", "scripted:gold", "-n", "4", "--max-retries", "0"]
+    assert main([*flags, "--fail-under", "-5", "--max-error-rate", "1"]) == 1
+    assert "no episode has a reward, and --fail-under asks for a mean of -5" in capsys.readouterr().err
+    assert main([*flags, "--fail-under", "-5"]) == 3
+    captured = capsys.readouterr().err
+    assert "--max-error-rate" in captured
+    assert "--fail-under" in captured
+
+
+def test_a_spent_budget_wins_over_a_low_mean(server, capsys):
+    flags = ["-m", f"{server.url}#m", "-n", "8", "-c", "1", "--max-total-tokens", "30", "--fail-under", "2"]
+    assert main(["eval", "cli_envs:Sum", *flags]) == 4
+    captured = capsys.readouterr().err
+    assert "the budget is spent" in captured
+    assert "the mean reward is 1, less than --fail-under 2" in captured
+
+
+def test_calls_and_the_servers_prefix_cache_are_in_the_report(server, capsys):
+    server.usage["prompt_tokens_details"] = {"cached_tokens": 4}
+    assert main(["eval", "cli_envs:Sum", "-m", f"{server.url}#m", "-n", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "80 tokens read (32 cached, 40.0%), 16 sampled" in out
+    p50, p95 = map(float, re.search(r"^  calls     (\S+) s \(p50\), (\S+) s \(p95\)$", out, re.M).groups())
+    assert 0 < p50 <= p95 < 120
+
+
+def test_truncated_episodes_have_their_share(capsys):
+    # Its tool is called in each of three turns, and no answer is ever given.
+    assert main(["eval", "cli_envs:Loop", "-m", "scripted:gold", "-n", "4"]) == 0
+    assert "4: 0 ok, 4 truncated (100.0%), 0 failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
