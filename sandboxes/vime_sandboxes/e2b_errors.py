@@ -122,14 +122,19 @@ async def control(
     E2B's client itself repeats what is refused a few times first, and heeds Retry-After.
 
     Raises:
-        SandboxTimeout: the deadline passed in the middle of a call. SandboxError: as `translation` says.
+        SandboxTimeout: the deadline passed, and there was no answer at all.
+        SandboxError: as `translation` says, of the last answer.
     """
     end, pause_s = time.monotonic() + deadline_s, _FIRST_PAUSE_S
+    translation = translation or (lambda error: translate(error, what))
+    answer: Exception | None = None
     while True:
         try:
             async with asyncio.timeout(max(end - time.monotonic(), 0.0)):
                 return await call()
         except TimeoutError as error:
+            if answer is not None:
+                raise translation(answer) from answer
             raise SandboxTimeout(
                 f"{what}: no answer in {deadline_s:g} s", limit=what, limit_s=deadline_s, elapsed_s=deadline_s
             ) from error
@@ -137,6 +142,7 @@ async def control(
             wait_s = pause_s * _JITTER.uniform(0.5, 1.0)
             again = may_be_repeated(error, idempotent=idempotent) and time.monotonic() + wait_s < end
             if not again:
-                raise (translation or (lambda e: translate(e, what)))(error) from error
+                raise translation(error) from error
+            answer = error
         await asyncio.sleep(wait_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

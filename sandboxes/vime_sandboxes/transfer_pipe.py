@@ -77,22 +77,22 @@ class PipeEnd:
 
     def close_other(self) -> None:
         """The program has its own by now."""
-        if self.other >= 0:
-            os.close(self.other)
-            self.other = -1
+        other, self.other = self.other, -1
+        if other >= 0:
+            os.close(other)
 
     def close(self) -> None:
         """Close everything; no thread may be using it."""
         self.close_other()
         self._close_ours()
-        os.close(self._told)
-        self._told = -1
+        told, self._told = self._told, -1
+        os.close(told)
 
     def _tell(self) -> None:
         if self._told >= 0:
             os.eventfd_write(self._told, 1)
 
     def _close_ours(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        ours, self._fd = self._fd, -1
+        if ours >= 0:
+            os.close(ours)

@@ -374,7 +374,7 @@ async def test_closing_says_when_the_service_does_not_confirm(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = await world.provider.create(SPEC)
-    monkeypatch.setattr(e2b_cloud, "CLEANUP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(e2b_cloud, "CLEANUP_TIMEOUT_S", 3.0)
     world.between.answers += [("DELETE /sandboxes/", refusal(500))] * 200
     with pytest.raises(SandboxBackendError):
         await sandbox.close()

@@ -131,6 +131,21 @@ async def test_a_call_is_repeated_within_its_deadline_only() -> None:
     assert service.calls < 1000
 
 
+async def test_the_last_answer_is_told_when_the_deadline_ends_a_later_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(e2b_errors, "_FIRST_PAUSE_S", 0.001)
+    service = Service(e2b.RateLimitException("429: too many"))
+
+    async def silent() -> str:
+        return await service.call() if service.errors else await asyncio.sleep(60, "late")
+
+    with pytest.raises(SandboxBackendError, match="too many"):
+        await control(silent, "asking", deadline_s=0.2)
+    with pytest.raises(SandboxTimeout, match="no answer in"):
+        await control(silent, "asking", deadline_s=0.05)
+
+
 async def test_what_repeating_does_not_change_is_raised_at_once() -> None:
     service = Service(e2b.AuthenticationException("401"))
     with pytest.raises(SandboxUnavailable):

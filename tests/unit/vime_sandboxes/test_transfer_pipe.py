@@ -39,8 +39,10 @@ def test_what_the_program_writes_comes_until_it_closes(reading: PipeEnd) -> None
 
 def test_what_is_there_when_the_program_has_ended_is_all(reading: PipeEnd) -> None:
     os.write(reading.other, b"last words")  # and the end stays open: somebody else holds it
-    threading.Timer(0.05, reading.program_ended).start()
+    timer = threading.Timer(0.05, reading.program_ended)
+    timer.start()
     assert [bytes(piece) for piece in reading.pieces()] == [b"last words"]
+    timer.join()
 
 
 def test_a_flood_is_not_read_on_when_nobody_wants_it(reading: PipeEnd) -> None:
@@ -70,9 +72,11 @@ def test_the_program_reads_what_is_written_then_end_of_file(writing: PipeEnd) ->
 
 @pytest.mark.parametrize("how", ["program_ended", "give_up", "close_other"])
 def test_a_full_pipe_that_nobody_reads_holds_nobody(writing: PipeEnd, how: str) -> None:
-    threading.Timer(0.05, getattr(writing, how)).start()
+    timer = threading.Timer(0.05, getattr(writing, how))
+    timer.start()
     with pytest.raises(BrokenPipeError):
         writing.write([bytes(5 << 20)])
+    timer.join()
 
 
 def test_when_given_up_nothing_more_is_read_from_the_source(writing: PipeEnd) -> None:
