@@ -17,6 +17,8 @@ _EXEC_TIMEOUT_S = 0.05
 _EXEC_TRIES = 20
 """Whatever the time: on a busy machine all of it may pass between two of them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD of linux/sched.h
+_MOST_BYTES = 1 << 23
+"""Arguments and environment have at most 6 MiB, see execve(2)."""
 
 
 def kill_tree(pid: int, mark: str | None) -> None:
@@ -101,8 +103,9 @@ def _stat(pid: int) -> list[bytes]:
 
 
 def _slurp(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
+    # At one go: what is read on after the process became another program is empty.
+    with open(path, "rb", buffering=0) as file:
+        return file.read(_MOST_BYTES)
 
 
 def _signal_all(pids: Iterable[int], number: int) -> None:

@@ -24,6 +24,8 @@ _EXEC_S = 0.05
 _EXEC_TRIES = 20
 """Whatever the time: on a busy machine all of it may pass between two of them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD of linux/sched.h
+_MOST_BYTES = 1 << 23
+"""Arguments and environment have at most 6 MiB, see execve(2)."""
 
 
 def marked(mark: str) -> list[int]:
@@ -62,7 +64,7 @@ def _started_with(process: Path, name: str, start_field: int, deadline: float) -
     does not know yet where they begin and end (arg_start, ..., env_end in `stat`).
     """
     tries = 0
-    while not (found := (process / name).read_bytes()):
+    while not (found := _at_one_go(process / name)):
         fields, tries = (process / "stat").read_bytes().rpartition(b")")[2].split(), tries + 1
         start, end = fields[start_field : start_field + 2]
         if start == end != b"0" or fields[0] in (b"Z", b"X") or int(fields[6]) & _KERNEL_THREAD:
@@ -71,6 +73,12 @@ def _started_with(process: Path, name: str, start_field: int, deadline: float) -
             break
         time.sleep(0.0002)
     return found
+
+
+def _at_one_go(file: Path) -> bytes:
+    # What is read on after the process became another program is empty.
+    with file.open("rb", buffering=0) as source:
+        return source.read(_MOST_BYTES)
 
 
 def main(mark: str, folders: Sequence[str] = ()) -> int:
