@@ -206,7 +206,7 @@ class Turn:
     num_prompt_tokens: int | None
     num_sampled_tokens: int | None
     policy_s: float
-    """Seconds that the policy took."""
+    """Seconds that the policy took; not what it waited for a place at its server."""
     env_s: float
     """Seconds that the environment took to answer."""
     reward: float = 0.0

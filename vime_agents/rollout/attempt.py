@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from vime_agents.deadlines import Deadline
 from vime_agents.episode import Episode, Outcome, RewardStatus, Trajectory
 from vime_agents.errors import EnvError, EpisodeError, VimeAgentsError
 from vime_agents.graded import Graded
@@ -125,7 +126,7 @@ class Attempt(ABC):
         """Play to the end and return the record, whatever happens. Only cancellation escapes."""
         try:
             try:
-                async with asyncio.timeout(self.limits.episode_s):
+                async with Deadline(self.limits.episode_s):
                     await self._generate_classified(generate)
             except EpisodeError:
                 raise  # some are time-outs, too: of a sandbox, not of the episode
@@ -179,7 +180,7 @@ class Attempt(ABC):
 
     async def _bounded(self, awaitable: Coroutine[Any, Any, T], limit_s: float, stage: str) -> T:
         self.awaiting = stage
-        deadline = asyncio.timeout(limit_s)
+        deadline = Deadline(limit_s)
         try:
             async with deadline:
                 return await awaitable

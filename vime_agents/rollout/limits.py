@@ -9,7 +9,11 @@ from vime_agents.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The deadline tree below a run: episode > turn > generation or env step."""
+    """The deadline tree below a run: episode > turn > generation or env step.
+
+    What a policy awaits off the clock (`deadlines.py`), such as a place at a busy server, counts to none of
+    them: nobody's reply was slow. It has bounds of its own, see `policies/admission.py`.
+    """
 
     episode_s: float = 600.0
     """Whole episode, resets and grading included: `timeout:episode`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from vime_agents.deadlines import Deadline
 from vime_agents.episode import Outcome, RewardResult, Trajectory, Turn
 from vime_agents.errors import ContractError, EngineError, EnvError
 from vime_agents.messages import Message, copied
@@ -58,12 +58,12 @@ class Seat:
 
     async def act(self, sampling: Sampling, limit_s: float, bounded: Bounded) -> Message:
         """The policy's next reply. Raises what the policy does, EngineError: the engine gave up."""
-        started = time.monotonic()
-        call = self.policy.act(self.conversation, sampling=sampling, timeout_s=limit_s)
-        self.generation = generation = await bounded(call, limit_s, "generation")
+        async with Deadline(None) as clock:
+            call = self.policy.act(self.conversation, sampling=sampling, timeout_s=limit_s)
+            self.generation = generation = await bounded(call, limit_s, "generation")
         if generation.finish_reason == "abort":
             raise EngineError("the engine aborted the generation")
-        self._policy_s = time.monotonic() - started
+        self._policy_s = clock.elapsed_s
         self.conversation.replied(generation.message)
         return generation.message
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,6 +11,8 @@ from typing import Any, ClassVar
 import gymnasium
 import pytest
 
+from tests.unit.vime_agents.loop_clock import LoopClock
+from vime_agents.deadlines import off_the_clock
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import EngineError, EnvFault, ModelError, SandboxTimeout
@@ -260,6 +263,34 @@ async def test_the_episode_deadline_covers_every_turn() -> None:
 
     episode = await only(runner(lambda c: "ok", make_env=Wedged, limits=Limits(episode_s=0.05)))
     assert (episode.outcome.stop, episode.reward) == ("timeout:episode", None)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+async def test_what_a_policy_waits_off_the_clock_counts_to_no_limit_and_is_no_time_of_its_own(
+    counts: bool,
+) -> None:
+    clock = LoopClock()
+    waits = asyncio.Event()
+
+    async def act(conversation: Conversation) -> str:
+        with contextlib.nullcontext() if counts else off_the_clock():
+            waits.set()
+            await asyncio.sleep(1000.0)
+        return "ok"
+
+    limits = Limits(episode_s=20.0, generation_s=10.0)
+    playing = asyncio.ensure_future(only(runner(act, limits=limits)))
+    await waits.wait()
+    await clock.advance(11.0)
+    if counts:
+        assert ((await playing).outcome.stop, (await playing).reward) == ("timeout:generation", None)
+    else:
+        assert not playing.done()
+        await clock.advance(990.0)
+        episode = await playing
+        assert (episode.outcome.stop, episode.reward) == ("done", 1.0)
+        assert episode.trajectories[0].turns[0].policy_s == 0.0
+    assert not CountingEnv.open_envs
 
 
 async def test_limits_and_context_truncate_and_are_no_errors() -> None:
