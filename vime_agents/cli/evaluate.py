@@ -28,6 +28,7 @@ from vime_agents.evaluation.evaluate import (
 )
 from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
+from vime_agents.policies.admission import Admissions
 from vime_agents.policies.metered import Meter, Spent
 from vime_agents.policy import Sampling
 from vime_agents.storage.eval_directory import EvalDirectory
@@ -101,7 +102,11 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
         if folder is not None:
             folder.keep_tasks(tasks)
         # The server of a vllm: model starts before the bar appears: its start has a log of its own.
-        async with open_agents(config) as agents, open_policy(config) as policy:
+        admissions = Admissions(config.max_connections or config.concurrency)
+        async with (
+            open_agents(config, admissions=admissions) as agents,
+            open_policy(config, admissions=admissions) as policy,
+        ):
             _, opponents = cast_of(config.env, policy, agents, rotate_seats=config.rotate_seats)
             progress = stack.enter_context(
                 EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr, opponents, meter)
@@ -166,6 +171,7 @@ def format_report(report: EvalReport) -> str:
         + (f" ({by_class})" if failed else ""),
         f"  stops     {', '.join(f'{count} {stop}' for stop, count in report.stops.items())}",
         f"  cost      {_tokens(report)}{report.turns_mean:.2f} turns an episode, {report.duration_s:.1f} s",
+        *_retries(report),
     ]
     if not math.isnan(report.call_p95_s) and not report.policy.startswith("scripted:"):
         lines.append(f"  calls     {report.call_p50_s:.3f} s (p50), {report.call_p95_s:.3f} s (p95)")
@@ -187,6 +193,17 @@ def _tokens(report: EvalReport) -> str:
     unknown = f", {usage.calls_without_usage} calls not counted" if usage.calls_without_usage else ""
     cost = "" if report.cost is None else f"${report.cost:.4f}, "
     return f"{cost}{usage.prompt_tokens} tokens read{cached}, {usage.sampled_tokens} sampled{unknown}, "
+
+
+def _retries(report: EvalReport) -> list[str]:
+    """A line on the further tries of calls, if there was any."""
+    usage = report.usage
+    if not usage.retries:
+        return []
+    ranked = sorted(usage.retries.items(), key=lambda item: (-item[1], item[0]))
+    by_kind = ", ".join(f"{count} {what}" for what, count in ranked)
+    most = f"; at most {usage.most_calls_at_once} calls at once" if usage.most_calls_at_once else ""
+    return [f"  retries   {sum(usage.retries.values())} ({by_kind}){most}"]
 
 
 def _against(report: EvalReport) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from vime_agents import registry
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.config.play import PlayConfig
+from vime_agents.policies.admission import Admissions
 from vime_agents.policies.named import (
     NOBODY,
     Present,
@@ -22,8 +23,12 @@ from vime_agents.policy import Policy
 
 
 @contextlib.asynccontextmanager
-async def open_policy(config: EvalConfig | PlayConfig, present: Present = NOBODY) -> AsyncIterator[Policy]:
+async def open_policy(
+    config: EvalConfig | PlayConfig, present: Present = NOBODY, admissions: Admissions | None = None
+) -> AsyncIterator[Policy]:
     """The policy that `--model` names; closed at the end, and so is a server that it needed.
+
+    `admissions`: of the servers of http: models; what is started here for a vllm: model queues by itself.
 
     Raises:
         ConfigError: not the name of a model.
@@ -37,7 +42,7 @@ async def open_policy(config: EvalConfig | PlayConfig, present: Present = NOBODY
     if config.model in present:
         yield present[config.model]
         return
-    policy = named_policy("--model", config.model, present, serves=True)
+    policy = named_policy("--model", config.model, present, serves=True, admissions=admissions)
     try:
         yield policy
     finally:
@@ -46,9 +51,11 @@ async def open_policy(config: EvalConfig | PlayConfig, present: Present = NOBODY
 
 @contextlib.asynccontextmanager
 async def open_agents(
-    config: EvalConfig | PlayConfig, present: Present = NOBODY
+    config: EvalConfig | PlayConfig, present: Present = NOBODY, admissions: Admissions | None = None
 ) -> AsyncIterator[dict[str, Player]]:
     """Agent or role -> the policy or the pool that `--agents` names; closed at the end, with their servers.
+
+    `admissions`: as of `open_policy`.
 
     Raises:
         ConfigError: not AGENT=MODEL, an agent twice, or no model.
@@ -65,7 +72,7 @@ async def open_agents(
             elif kind == "vllm" and rest:
                 folders.append(rest)
             else:
-                opened[model] = named_policy("--agents", model, present, serves=True)
+                opened[model] = named_policy("--agents", model, present, serves=True, admissions=admissions)
                 stack.push_async_callback(opened[model].aclose)
         # What is wrong with the others must not cost the start of a server.
         for number, folder in enumerate(folders):

@@ -73,6 +73,10 @@ class RunnerOptions:
 
     concurrency: Annotated[PositiveInt, MayChange()] = 64
     """Episodes in flight."""
+    max_connections: Annotated[int, Bounds(1), MayChange()] | None = None
+    """Most calls at once to each server of an http: model; None: --concurrency. Up to that their number
+    adapts to what the server answers and refuses (429, 503, 529). Time that a call waits for its turn, or
+    because the server asked for it, counts to none of the time-outs."""
     max_retries: Annotated[NonNegativeInt, MayChange()] = 2
     """Fresh attempts at an episode whose infrastructure failed."""
     sandbox_pool_size: Annotated[NonNegativeInt, MayChange()] = 4

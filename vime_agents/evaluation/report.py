@@ -75,8 +75,8 @@ class EvalReport:
     """Unbiased pass@k for k = 1, 2, 4, ... up to the samples of a task; empty unless rewards are 0/1."""
     turns_mean: float
     call_p50_s: float
-    """Median seconds of a call of `policy`, its retries included; over the calls that were answered, of the
-    attempts that count. NaN without one."""
+    """Median seconds of a call of `policy`, its retries included, but no waits for a place at a busy server;
+    over the calls that were answered, of the attempts that count. NaN without one."""
     call_p95_s: float
     """Seconds that 95 % of these calls did not exceed."""
     sampled_tokens: int

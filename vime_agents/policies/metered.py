@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
@@ -21,6 +22,10 @@ class Spent:
     cached_prompt_tokens: int = 0
     """Those of `prompt_tokens` that the server had in its prefix cache, where it says so."""
     sampled_tokens: int = 0
+    retries: dict[str, int] = field(default_factory=dict)
+    """Further tries of calls, by what was wrong with the one before: HTTP 429, no connection, ..."""
+    most_calls_at_once: int = 0
+    """Most that their server had at once, where calls wait for a place (`policies/admission.py`)."""
 
     @property
     def total_tokens(self) -> int:
@@ -35,14 +40,25 @@ class Spent:
         self.cached_prompt_tokens += usage.cached_prompt_tokens or 0
         self.sampled_tokens += usage.sampled_tokens or 0
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, Any]:
         """JSON-serialisable."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises KeyError, ValueError, TypeError: it is none."""
-        return cls(**{f.name: int(values[f.name]) for f in fields(cls)})
+        """The inverse of `to_dict`; also of that of releases that knew nothing of retries.
+
+        Raises KeyError, ValueError, TypeError, AttributeError: it is none.
+        """
+        counts = {f.name: int(values[f.name]) for f in fields(cls) if f.name not in _NEWER}
+        return cls(
+            **counts,
+            retries={str(what): int(n) for what, n in values.get("retries", {}).items()},
+            most_calls_at_once=int(values.get("most_calls_at_once", 0)),
+        )
+
+
+_NEWER = frozenset({"retries", "most_calls_at_once"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,6 +103,7 @@ class MeteredPolicy:
         """`policy` stays the caller's to close."""
         self.policy, self.meter = policy, meter
         self.name, self.exact_tokens = policy.name, policy.exact_tokens
+        self._retries = self._retries_so_far()
 
     def begin(self, conversation: Conversation, env: Any) -> None:
         """Tell the policy which env it plays in, if it wants to know."""
@@ -98,9 +115,24 @@ class MeteredPolicy:
         self, conversation: Conversation, *, sampling: Sampling, timeout_s: float | None = None
     ) -> Generation:
         """The policy's own answer. A call that raises has no usage to count."""
-        generation = await self.policy.act(conversation, sampling=sampling, timeout_s=timeout_s)
+        try:
+            generation = await self.policy.act(conversation, sampling=sampling, timeout_s=timeout_s)
+        finally:
+            self._count_retries()
         self.meter.spent.add(generation.usage)
         return generation
+
+    def _count_retries(self) -> None:
+        before, self._retries = self._retries, self._retries_so_far()
+        spent = self.meter.spent
+        for what, count in (self._retries - before).items():
+            spent.retries[what] = spent.retries.get(what, 0) + count
+        spent.most_calls_at_once = max(
+            spent.most_calls_at_once, getattr(self.policy, "most_calls_at_once", 0)
+        )
+
+    def _retries_so_far(self) -> Counter[str]:
+        return Counter(getattr(self.policy, "retries", {}))
 
     async def aclose(self) -> None:
         """Release the policy's connections."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from vime_agents.errors import ConfigError
+from vime_agents.policies.admission import Admissions
 from vime_agents.policies.openai_chat import OpenAIChatPolicy
 from vime_agents.policies.pool import Player, PolicyPool
 from vime_agents.policies.scripted import SCRIPTS, ScriptedPolicy
@@ -20,10 +21,18 @@ Present = Mapping[str, Policy]
 NOBODY: Present = MappingProxyType({})
 
 
-def named_policy(flag: str, model: str, present: Present = NOBODY, *, serves: bool = False) -> Policy:
+def named_policy(
+    flag: str,
+    model: str,
+    present: Present = NOBODY,
+    *,
+    serves: bool = False,
+    admissions: Admissions | None = None,
+) -> Policy:
     """The policy that a text names. Raises ConfigError: none, with what `flag` can be.
 
     `serves`: whether the command starts a server for a `vllm:FOLDER`, which is no model of this function's.
+    `admissions`: of the servers that models are behind; None: their calls are sent at once.
     """
     kind, _, rest = model.partition(":")
     if kind == "scripted" and rest in SCRIPTS:
@@ -34,7 +43,8 @@ def named_policy(flag: str, model: str, present: Present = NOBODY, *, serves: bo
         url, _, name = model.partition("#")
         if not name:
             raise ConfigError(f"{flag}: {model!r} does not say which model of the server: write {url}#NAME")
-        return OpenAIChatPolicy(url, name, os.environ.get(API_KEY_VARIABLE))
+        admission = None if admissions is None else admissions.of(url)
+        return OpenAIChatPolicy(url, name, os.environ.get(API_KEY_VARIABLE), admission=admission)
     scripts = ", ".join([*present, *(f"scripted:{s}" for s in SCRIPTS)])
     served = " or vllm:FOLDER" if serves else ""
     raise ConfigError(f"{flag}: must be {scripts}, http://HOST:PORT/v1#NAME{served}, got {model!r}")

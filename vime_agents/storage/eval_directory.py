@@ -100,7 +100,7 @@ class EvalDirectory:
 
     def keep_usage(self, spent: Spent) -> None:
         """Write down what was spent, if anything was, so that the report and a budget count across starts."""
-        if spent.calls:
+        if spent != Spent():
             write_atomically(self.path / USAGE_FILE, json.dumps(spent.to_dict()) + "\n")
 
     def spent(self) -> Spent:
@@ -110,7 +110,7 @@ class EvalDirectory:
             return Spent()
         try:
             return Spent.from_dict(json.loads(file.read_text(encoding="utf-8")))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"--out: {file} does not say what was spent ({error!r}); without the file, "
                 "counting begins anew"

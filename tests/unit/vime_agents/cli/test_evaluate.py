@@ -116,10 +116,24 @@ def test_a_model_behind_a_server_plays_with_tools_through_a_429(server, capsys, 
     assert "reward    1.0000" in out
     assert "8: 8 ok, 0 truncated, 0 failed" in out
     assert "160 tokens read, 32 sampled, 2.00 turns an episode" in out
+    assert "  retries   1 (1 HTTP 429); at most 2 calls at once" in out
     assert len(server.requests) == 8 * 2 + 1
     body, key = server.requests[-1]
     assert (body["model"], body["temperature"], key) == ("m", 0.0, "Bearer k")
     assert body["tools"][0]["function"]["name"] == "add"
+
+
+def test_no_more_calls_are_at_a_server_than_max_connections(server, capsys):
+    flags = ["eval", "cli_envs:Sum", "-m", f"{server.url}#m", "-n", "20", "-c", "10", "--json"]
+    assert main([*flags, "--max-connections", "3"]) == 0
+    assert json.loads(capsys.readouterr().out)["usage"]["most_calls_at_once"] == 3
+    assert main([*flags, "--max-connections", "0"]) == 2
+    assert "--max-connections: must be a whole number >= 1" in capsys.readouterr().err
+
+
+def test_without_retries_there_is_nothing_to_say_of_them(capsys):
+    assert main(["eval", "cli_envs:Sum", "-m", "scripted:gold", "-n", "2"]) == 0
+    assert "retries" not in capsys.readouterr().out
 
 
 def test_a_spent_budget_ends_cleanly_and_more_of_it_goes_on(server, capsys, tmp_path):
@@ -148,6 +162,8 @@ def test_a_spent_budget_ends_cleanly_and_more_of_it_goes_on(server, capsys, tmp_
         "prompt_tokens": 160,
         "cached_prompt_tokens": 0,
         "sampled_tokens": 32,
+        "retries": {"HTTP 429": 1},  # in the first of three starts
+        "most_calls_at_once": 1,
     }
     assert report["cost"] == pytest.approx(224e-6)
     assert "8/8 episodes, reward 1.000, 0 failed, 192 tokens, $0.0002" in capsys.readouterr().err

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from vime_agents.errors import ConfigError
+from vime_agents.policies.admission import Admissions
 from vime_agents.policies.named import agent_policies, named_agents, named_policy
+from vime_agents.policies.openai_chat import OpenAIChatPolicy
 from vime_agents.policies.pool import PolicyPool
 from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.policy import Policy
@@ -33,6 +35,20 @@ async def test_named_policies_are_frozen() -> None:
         assert isinstance(policy, Policy)
         assert is_frozen(policy)
         await policy.aclose()
+
+
+def test_models_of_one_server_have_one_admission_where_there_is_any() -> None:
+    admissions = Admissions(7)
+    urls = ("http://host:1/v1", "http://host:1/v1/", "http://host:2/v1")
+    found = [named_policy("--model", f"{url}#{n}", admissions=admissions) for n, url in enumerate(urls)]
+    a, b, c = (policy.admission for policy in found if isinstance(policy, OpenAIChatPolicy))
+    assert a is not None
+    assert a is b
+    assert a is not c
+    assert a.ceiling == 7
+    alone = named_policy("--model", "http://host:1/v1#m")
+    assert isinstance(alone, OpenAIChatPolicy)
+    assert alone.admission is None
 
 
 async def test_a_pool_has_several_members_under_names_of_their_own() -> None:

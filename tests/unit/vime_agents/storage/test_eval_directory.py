@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.vime_agents.episodes import make_episode
 from vime_agents.config import EvalConfig
 from vime_agents.errors import ConfigError
+from vime_agents.policies.metered import Spent
 from vime_agents.storage.eval_directory import EvalDirectory
 
 CONFIG = EvalConfig(env="Calculator-v0", model="scripted:gold", num_tasks=4)
@@ -69,3 +71,35 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pytest.raises(ConfigError, match=r"--out: .* is in use by process \d+"),
     ):
         EvalDirectory(tmp_path / "out", CONFIG)
+
+
+def test_what_was_spent_is_there_at_the_next_start_retries_included(tmp_path: Path) -> None:
+    spent = Spent(
+        calls=3, prompt_tokens=30, retries={"HTTP 429": 2, "no connection": 1}, most_calls_at_once=5
+    )
+    with EvalDirectory(tmp_path / "out", CONFIG) as folder:
+        assert folder.spent() == Spent()
+        folder.keep_usage(spent)
+    with EvalDirectory(tmp_path / "out", CONFIG) as folder:
+        assert folder.spent() == spent
+
+
+def test_retries_of_calls_none_of_which_was_answered_are_kept(tmp_path: Path) -> None:
+    with EvalDirectory(tmp_path / "out", CONFIG) as folder:
+        folder.keep_usage(Spent(retries={"HTTP 429": 2}))
+        assert folder.spent().retries == {"HTTP 429": 2}
+
+
+def test_what_an_older_release_wrote_of_what_was_spent_is_read(tmp_path: Path) -> None:
+    with EvalDirectory(tmp_path / "out", CONFIG) as folder:
+        old = {"calls": 2, "calls_without_usage": 0, "prompt_tokens": 9, "cached_prompt_tokens": 0}
+        (folder.path / "usage.json").write_text(json.dumps({**old, "sampled_tokens": 4}))
+        assert folder.spent() == Spent(calls=2, prompt_tokens=9, sampled_tokens=4)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"calls": 1}', '{"retries": 1}'])
+def test_what_says_nothing_of_what_was_spent_is_refused(tmp_path: Path, text: str) -> None:
+    with EvalDirectory(tmp_path / "out", CONFIG) as folder:
+        (folder.path / "usage.json").write_text(text)
+        with pytest.raises(ConfigError, match="does not say what was spent"):
+            folder.spent()
