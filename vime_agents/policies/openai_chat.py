@@ -154,7 +154,7 @@ class OpenAIChatPolicy:
                 text = await response.text(errors="replace")
                 status, wait_s = response.status, _retry_after_s(response.headers)
         except (aiohttp.ClientError, OSError) as error:
-            raise _Retry("no connection", repr(error)) from error
+            raise _Retry("no connection", str(error) or repr(error)) from error
         if wait_s is not None and self.admission is not None:
             self.admission.pause(wait_s)
         if status in _RETRIED:
