@@ -211,6 +211,8 @@ class Turn:
     """Seconds that the environment took to answer."""
     reward: float = 0.0
     """The env's reward for this turn alone (its step reward)."""
+    from_cache: bool = False
+    """Whether the reply is one to an earlier call, and nobody was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -372,7 +374,7 @@ def _plain(record: Any) -> dict[str, Any]:
 
 def _trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     out = _plain(trajectory)
-    out["turns"] = [_plain(t) | {"messages": list(t.messages)} for t in trajectory.turns]
+    out["turns"] = [_turn_to_json(t) for t in trajectory.turns]
     out["final_messages"] = list(trajectory.final_messages)
     out["outcome"] = None if trajectory.outcome is None else _plain(trajectory.outcome)
     out["reward"] = _plain(trajectory.reward)
@@ -387,6 +389,13 @@ def _trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         }
         for s in trajectory.segments
     ]
+    return out
+
+
+def _turn_to_json(turn: Turn) -> dict[str, Any]:
+    out = _plain(turn) | {"messages": list(turn.messages)}
+    if not turn.from_cache:  # so that earlier releases can read what owes nothing to a cache
+        del out["from_cache"]
     return out
 
 

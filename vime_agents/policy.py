@@ -44,6 +44,9 @@ class Generation:
     finish_reason: str
     """stop, length, tool_calls, abort, ... as the engine says."""
     usage: Usage = field(default_factory=Usage)
+    """Of the call that was answered, also where the answer is kept from then."""
+    from_cache: bool = False
+    """Whether nobody was asked: the answer is one to an earlier call."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +56,8 @@ class Conversation:
     agent: str
     episode_id: str
     """Also the routing key: all turns of an episode go to the same engine (prefix cache)."""
+    of_episode: str = ""
+    """The episode's own id, the same for all its attempts and agents; empty: not known."""
     tools: Sequence[dict[str, Any]] = ()
     """Schemas, in the shape of OpenAI's `tools`."""
     messages: list[Message] = field(default_factory=list)

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vime_agents import registry
@@ -29,7 +30,9 @@ from vime_agents.evaluation.evaluate import (
 from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
 from vime_agents.policies.admission import Admissions
+from vime_agents.policies.cached import with_cache
 from vime_agents.policies.metered import Meter, Spent
+from vime_agents.policies.response_cache import ResponseCache
 from vime_agents.policy import Sampling
 from vime_agents.storage.eval_directory import EvalDirectory
 
@@ -85,6 +88,9 @@ def _shortcomings(config: EvalConfig, report: EvalReport) -> Iterator[tuple[int,
 
 async def _evaluate(config: EvalConfig) -> EvalReport:
     with contextlib.ExitStack() as stack:
+        cache = None
+        if config.cache is not None:
+            cache = stack.enter_context(ResponseCache(config.cache, on_trouble=_tell_of_the_cache))
         group_size = compared_episodes(config.env, config.samples_per_task)
         folder: EvalDirectory | None = None
         if config.out:
@@ -107,6 +113,9 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
             open_agents(config, admissions=admissions) as agents,
             open_policy(config, admissions=admissions) as policy,
         ):
+            if cache is not None:
+                policy = with_cache(policy, cache)
+                agents = {agent: with_cache(player, cache) for agent, player in agents.items()}
             _, opponents = cast_of(config.env, policy, agents, rotate_seats=config.rotate_seats)
             progress = stack.enter_context(
                 EvalProgress(config.num_tasks * config.samples_per_task, sys.stderr, opponents, meter)
@@ -144,9 +153,16 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
                 keep_graded=folder is not None,
                 meter=meter,
             )
+        if cache is not None:
+            cache.close()  # what is not stored yet may fail, and shall be counted
+            report = replace(report, cache_failures=cache.failures)
         if folder is not None and not report.budget_spent:
             folder.write_report(report.to_dict())
     return report
+
+
+def _tell_of_the_cache(problem: str) -> None:
+    print(f"vime-agents: --cache {problem}; what it lacks is asked of the model", file=sys.stderr)
 
 
 def format_report(report: EvalReport) -> str:
@@ -175,6 +191,9 @@ def format_report(report: EvalReport) -> str:
     ]
     if not math.isnan(report.call_p95_s) and not report.policy.startswith("scripted:"):
         lines.append(f"  calls     {report.call_p50_s:.3f} s (p50), {report.call_p95_s:.3f} s (p95)")
+    if report.cache_hits or report.cache_failures:
+        trouble = f", {report.cache_failures} lookups or stores failed" if report.cache_failures else ""
+        lines.append(f"  cache     {report.cache_hits} answers were there{trouble}")
     for name, agent in report.agents.items():
         stops = ", ".join(f"{count} {stop}" for stop, count in agent.stops.items())
         lines.append(f"  agent     {name}: {agent.mean:.4f} played by {agent.policy} ({stops})")

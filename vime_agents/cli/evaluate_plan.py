@@ -23,6 +23,7 @@ from vime_agents.evaluation.evaluate import (
 from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
 from vime_agents.policies.named import named_agents, named_policy, pool_members
+from vime_agents.policies.response_cache import check_cache_file
 from vime_agents.rollout.limits import Limits
 from vime_agents.rollout.play import AGENT
 from vime_agents.serving.hf_folder import check_hf_folder
@@ -71,6 +72,8 @@ def plan_of(config: EvalConfig) -> EvalPlan:
     """
     config = dataclasses.replace(config, dry_run=False)
     _check_models(config)
+    if config.cache is not None:
+        check_cache_file(config.cache)
     make_env = env_maker(config.env, split=config.split, seed=config.seed)
     tasks = first_tasks(make_env, config.num_tasks)
     if not tasks:

@@ -97,6 +97,9 @@ class BudgetOptions:
     the same command with more, and the same --out, goes on."""
     max_total_tokens: Annotated[int, Bounds(1), MayChange()] | None = None
     """Tokens that --model may read and write in all; as --max-cost."""
+    cache: Annotated[str, MayChange()] | None = None
+    """SQLite file that keeps the answers of http: models; what is asked again by the same episode costs
+    nothing. Several evaluations may use one file at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +151,7 @@ class EvalConfig(Options, WhatOptions, SamplingOptions, RunnerOptions, BudgetOpt
         """Raises ConfigError where settings contradict each other."""
         check_vllm_has_a_server(self.model, self.agents, self.vllm)
         self._check_budget()
+        self._check_cache()
         same = not (self.rotate_seats or "|" in self.agents or self.model.startswith("scripted:"))
         if self.samples_per_task > 1 and self.temperature == 0 and same:
             raise ConfigError(
@@ -165,6 +169,14 @@ class EvalConfig(Options, WhatOptions, SamplingOptions, RunnerOptions, BudgetOpt
                 raise ConfigError(
                     f"--{flag.replace('_', '-')}: {self.model} reads and writes no tokens; leave the flag out"
                 )
+
+    def _check_cache(self) -> None:
+        if self.cache is None or self.model.startswith(("http://", "https://")):
+            return
+        why = "asks no model, so that there is nothing to keep"
+        if self.model.startswith("vllm:"):
+            why = "gives exact tokens, which a cache of texts does not hold"
+        raise ConfigError(f"--cache: {self.model} {why}; give a model http://HOST:PORT/v1#NAME")
 
 
 def check_vllm_has_a_server(model: str, agents: str, vllm: Mapping[str, Value]) -> None:

@@ -86,6 +86,11 @@ class EvalReport:
     duration_s: float
     usage: Spent = field(default_factory=Spent)
     """What the calls of `policy` took in all, those of earlier starts and of failed attempts included."""
+    cache_hits: int = 0
+    """Calls of `policy` that a cache answered, of the attempts that count: part of `turns_mean` and
+    `sampled_tokens`, but neither of `usage` nor of the seconds of calls."""
+    cache_failures: int = 0
+    """Answers that this start could not look up in the cache, or store there."""
     cost: float | None = None
     """Dollars, for `usage`; None without prices."""
     budget_spent: str = ""
@@ -127,7 +132,8 @@ class Tally:
     counters: Counter[str] = field(default_factory=Counter)
     turns: int = 0
     call_s: array[float] = field(default_factory=lambda: array("d"))
-    """Seconds of each call of the evaluated policy."""
+    """Seconds of each call of the evaluated policy that was really made."""
+    cache_hits: int = 0
     sampled_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -167,7 +173,8 @@ class Tally:
         self.against.add(episode)
         self.counters.update(episode.metrics)
         self.turns += sum(len(t.turns) for t in episode.trajectories)
-        self.call_s.extend(turn.policy_s for t in counted for turn in t.turns)
+        self.call_s.extend(turn.policy_s for t in counted for turn in t.turns if not turn.from_cache)
+        self.cache_hits += sum(turn.from_cache for t in counted for turn in t.turns)
         self.sampled_tokens += sum(t.num_sampled_tokens for t in episode.trajectories)
 
     def report(
@@ -215,6 +222,7 @@ class Tally:
             sampled_tokens=self.sampled_tokens,
             metrics={name: total / self.n for name, total in sorted(self.counters.items())},
             duration_s=duration_s,
+            cache_hits=self.cache_hits,
             agents={name: tally.report() for name, tally in self.agents.items()},
             opponents=opponents,
             first_seat=first_seat,

@@ -114,12 +114,13 @@ class MeteredPolicy:
     async def act(
         self, conversation: Conversation, *, sampling: Sampling, timeout_s: float | None = None
     ) -> Generation:
-        """The policy's own answer. A call that raises has no usage to count."""
+        """The policy's own answer. A call that raises has no usage to count, nor has one that was kept."""
         try:
             generation = await self.policy.act(conversation, sampling=sampling, timeout_s=timeout_s)
         finally:
             self._count_retries()
-        self.meter.spent.add(generation.usage)
+        if not generation.from_cache:
+            self.meter.spent.add(generation.usage)
         return generation
 
     def _count_retries(self) -> None:

@@ -41,7 +41,8 @@ class MultiAgentPlay(Attempt):
         lot = request.seed if request.lot is None else request.lot
         cast = as_cast(policies).of_episode(env.possible_agents, env.roles, lot)
         self.seats = {
-            agent: Seat(agent, policy, episode_id=f"{base}-{agent}") for agent, (policy, _) in cast.items()
+            agent: Seat(agent, policy, episode_id=f"{base}-{agent}", of_episode=request.episode_id)
+            for agent, (policy, _) in cast.items()
         }
         self._policy_of = {agent: of for agent, (_, of) in cast.items() if of != agent}
         # Held here: policies refer to them weakly.

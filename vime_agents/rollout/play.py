@@ -39,7 +39,8 @@ class EpisodePlay(Attempt):
         super().__init__(request, env, **kwargs)
         self.policy = policy
         self.info: Mapping[str, Any] = {}
-        self._seat = Seat(AGENT, policy, episode_id=f"{request.episode_id}-a{self.attempt}")
+        attempt_id = f"{request.episode_id}-a{self.attempt}"
+        self._seat = Seat(AGENT, policy, episode_id=attempt_id, of_episode=request.episode_id)
         self._return = 0.0
         self._reward: RewardResult | None = None
 

@@ -27,10 +27,14 @@ class Bounded(Protocol):
 class Seat:
     """Asks the policy, one reply at a time, and turns what happened into a Trajectory."""
 
-    def __init__(self, agent: str, policy: Policy, *, episode_id: str) -> None:
-        """`episode_id`: of this attempt and agent; also the key that an engine is chosen by."""
+    def __init__(self, agent: str, policy: Policy, *, episode_id: str, of_episode: str = "") -> None:
+        """What does not explain itself.
+
+        `episode_id`: of this attempt and agent; also the key that an engine is chosen by.
+        `of_episode`: the episode's own id.
+        """
         self.agent, self.policy = agent, policy
-        self.conversation = Conversation(agent=agent, episode_id=episode_id)
+        self.conversation = Conversation(agent=agent, episode_id=episode_id, of_episode=of_episode)
         self.turns: list[Turn] = []
         self.new: tuple[Message, ...] = ()
         """What the agent was told and has not answered."""
@@ -119,6 +123,7 @@ class Seat:
             policy_s=self._policy_s,
             env_s=env_s,
             reward=reward,
+            from_cache=generation.from_cache,
         )
 
 
