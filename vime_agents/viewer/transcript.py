@@ -144,7 +144,8 @@ def _turn_text(turn: Turn, segments: tuple[Segment, ...]) -> str:
     """What a reply took, and where it stands in the loss."""
     counts = ((turn.num_prompt_tokens, "prompt tokens"), (turn.num_sampled_tokens, "sampled"))
     parts = [f"{count} {what}" for count, what in counts if count is not None]
-    parts += [turn.finish_reason, f"{turn.policy_s:.1f} s + {turn.env_s:.1f} s of the env"]
+    kept = " (an earlier answer)" if turn.from_cache else ""
+    parts += [turn.finish_reason, f"{turn.policy_s:.1f} s{kept} + {turn.env_s:.1f} s of the env"]
     if turn.reward:
         parts.append(f"reward {turn.reward:g}")
     for number, segment in enumerate(segments):

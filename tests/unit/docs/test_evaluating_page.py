@@ -8,6 +8,9 @@ import shlex
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.unit.vime_agents.cli.chat_server import ChatServer
 from vime_agents.cli import EXIT_CODES, main
 from vime_agents.storage.exports.rows import COLUMNS, TOKEN_COLUMNS
 
@@ -39,8 +42,15 @@ def run_python(file: str, content: str) -> None:
 def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    with ChatServer(busy_at_first=False) as server:
+        server.says = "It is 100."
+        run_page(PAGE.read_text(encoding="utf-8").replace("http://127.0.0.1:8000/v1", server.url), capsys)
+    sys.modules.pop("sums", None)
+
+
+def run_page(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     num_commands = 0
-    for kind, file, content in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
+    for kind, file, content in BLOCK.findall(text):
         if kind == "python":
             run_python(file, content)
             capsys.readouterr()
@@ -50,7 +60,6 @@ def test_the_page_tells_the_truth(tmp_path: Path, monkeypatch, capsys) -> None:
             assert main(shlex.split(command)) == 0, command
             printed = capsys.readouterr().out
             assert re.fullmatch(as_shown(shown), printed), f"{command} prints\n{printed}"
-    sys.modules.pop("sums", None)
     assert num_commands >= 4
 
 

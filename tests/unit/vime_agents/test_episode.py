@@ -127,6 +127,19 @@ def test_an_episode_survives_json_bit_for_bit() -> None:
     assert "graded" not in episode_to_json(episode)  # as in files of releases that knew no such thing
 
 
+def test_a_turn_says_that_its_reply_is_an_earlier_one_and_else_nothing_of_it() -> None:
+    episode = make_episode(num_turns=2)
+    (trajectory,) = episode.trajectories
+    first, second = trajectory.turns
+    kept = replace(
+        episode, trajectories=(replace(trajectory, turns=(replace(first, from_cache=True), second)),)
+    )
+    assert round_trip(kept) == kept
+    told, untold = episode_to_json(kept)["trajectories"][0]["turns"]
+    assert told["from_cache"] is True
+    assert "from_cache" not in untold  # so that earlier releases can read it
+
+
 @given(st.lists(st.floats(max_value=0, allow_nan=False, allow_infinity=False, width=32), min_size=1))
 def test_log_probs_survive_json_to_the_last_bit(values: list[float]) -> None:
     log = TokenLog()

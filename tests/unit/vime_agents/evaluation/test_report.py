@@ -44,6 +44,17 @@ def test_calls_of_others_are_not_the_evaluated_models() -> None:
     assert report_on(tally).call_p95_s == 1.0
 
 
+def test_answers_of_a_cache_are_counted_and_have_no_seconds() -> None:
+    episode = calls_of(0, 0.001, 7.0)
+    (trajectory,) = episode.trajectories
+    turns = (replace(trajectory.turns[0], from_cache=True), trajectory.turns[1])
+    live, resumed = Tally(), Tally()
+    live.add(kept := replace(episode, trajectories=(replace(trajectory, turns=turns),)))
+    resumed.add(episode_from_json(json.loads(json.dumps(episode_to_json(kept)))))
+    assert (report_on(live).cache_hits, report_on(live).call_p50_s) == (1, 7.0)
+    assert report_on(resumed) == report_on(live)
+
+
 def test_without_a_call_there_are_no_seconds_and_json_says_null() -> None:
     report = report_on(Tally())
     assert math.isnan(report.call_p50_s)

@@ -17,6 +17,7 @@ from vime_agents import messages as msg
 from vime_agents.errors import EngineError, EngineRejected
 from vime_agents.messages import Message
 from vime_agents.policies import cached
+from vime_agents.policies.admission import Admission
 from vime_agents.policies.cached import CachedPolicy, with_cache
 from vime_agents.policies.metered import Meter, MeteredPolicy
 from vime_agents.policies.openai_chat import OpenAIChatPolicy
@@ -212,6 +213,20 @@ async def test_what_is_found_costs_nothing(server: Any, path: Path) -> None:
         await policy.act(talk(episode="eval-1-0"), sampling=SAMPLING)
         await policy.aclose()
     assert (meter.spent.calls, meter.spent.total_tokens) == (1, 12)
+
+
+async def test_calls_that_are_tried_again_are_counted_through_the_cache(
+    server: Any, cache: ResponseCache
+) -> None:
+    numbered, url = server
+    numbered.plays = [(503, "stop"), (200, "stop")]
+    meter = Meter()
+    policy = MeteredPolicy(
+        CachedPolicy(OpenAIChatPolicy(url, "m", backoff_s=0.001, admission=Admission(4)), cache), meter
+    )
+    await policy.act(talk(), sampling=SAMPLING)
+    await policy.aclose()
+    assert (meter.spent.retries, meter.spent.most_calls_at_once) == ({"HTTP 503": 1}, 1)
 
 
 async def test_a_broken_cache_costs_calls_alone(server: Any, cache: ResponseCache) -> None:
