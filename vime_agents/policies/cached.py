@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections import Counter, OrderedDict
-from collections.abc import Mapping
-from dataclasses import replace
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, overload
 
 from vime_agents.policies.openai_chat import OpenAIChatPolicy, request_body
@@ -22,8 +23,8 @@ class CachedPolicy:
 
     An answer is found again by everything that decides it, the server, the model and the whole body, and by
     which request it is: the episode with its sample's number, the agent, the turn, and how many times the
-    episode got an answer to just that before. So neither two samples of a task nor a fresh attempt at an
-    episode ever share an answer, although they ask the same.
+    episode asked just that before, calls without an answer left out. So neither two samples of a task nor a
+    fresh attempt at an episode nor two calls at once ever share an answer, although they ask the same.
 
     What raises is not kept, nor is what the engine aborted. An answer that was cut off at its limit is.
     """
@@ -33,8 +34,8 @@ class CachedPolicy:
     def __init__(self, policy: OpenAIChatPolicy, cache: ResponseCache) -> None:
         """`policy` is closed with this one; `cache` stays the caller's to close."""
         self.policy, self.cache, self.name = policy, cache, policy.name
-        self._answered: OrderedDict[str, Counter[bytes]] = OrderedDict()
-        """Episode -> its requests, by what they are, with the answers that they got."""
+        self._asked: OrderedDict[str, Requests] = OrderedDict()
+        """By episode, the one that asked last at the end."""
 
     @property
     def retries(self) -> Mapping[str, int]:
@@ -52,29 +53,60 @@ class CachedPolicy:
         """The answer of the cache, or else the policy's own. Raises what the policy does."""
         body = request_body(self.policy.model, conversation, sampling)
         request = request_digest(self.policy.base_url, body, conversation)
-        answered = self._of_episode(conversation)
-        key = hashlib.sha256(request + b"/%d" % answered[request]).digest()
-        generation = await self.cache.get(key)
-        if generation is not None:
-            generation = replace(generation, from_cache=True)
-        else:
-            generation = await self.policy.act(conversation, sampling=sampling, timeout_s=timeout_s)
-            if generation.finish_reason == "abort":
-                return generation  # the attempt fails by it, and the next one asks for its first answer
-            self.cache.put(key, generation)
-        answered[request] += 1
+        with self._of_episode(conversation).asking(request) as asked:
+            key = hashlib.sha256(request + b"/%d" % asked.number).digest()
+            generation = await self.cache.get(key)
+            if generation is not None:
+                generation = replace(generation, from_cache=True)
+            else:
+                generation = await self.policy.act(conversation, sampling=sampling, timeout_s=timeout_s)
+                if generation.finish_reason == "abort":
+                    return generation  # the attempt fails by it, and the next one asks in its place
+                self.cache.put(key, generation)
+            asked.answered = True
         return generation
 
     async def aclose(self) -> None:
         """Release the policy's connections."""
         await self.policy.aclose()
 
-    def _of_episode(self, conversation: Conversation) -> Counter[bytes]:
-        answered = self._answered.setdefault(conversation.of_episode or conversation.episode_id, Counter())
-        self._answered.move_to_end(conversation.of_episode or conversation.episode_id)
-        while len(self._answered) > _REMEMBERED:
-            self._answered.popitem(last=False)
-        return answered
+    def _of_episode(self, conversation: Conversation) -> Requests:
+        episode = conversation.of_episode or conversation.episode_id
+        requests = self._asked.setdefault(episode, Requests())
+        self._asked.move_to_end(episode)
+        while len(self._asked) > _REMEMBERED:
+            self._asked.popitem(last=False)
+        return requests
+
+
+@dataclass(slots=True)
+class Asked:
+    """One call."""
+
+    number: int
+    """How many of its request are before it: the least that no other call has."""
+    answered: bool = False
+
+
+class Requests:
+    """What one episode asked, and how often."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        """Request -> the numbers of its calls that are under way or were answered, as bits."""
+
+    @contextlib.contextmanager
+    def asking(self, request: bytes) -> Iterator[Asked]:
+        """A call, whose number is free again unless it is answered."""
+        taken = self._numbers.get(request, 0)
+        bit = ~taken & (taken + 1)
+        self._numbers[request] = taken | bit
+        asked = Asked(bit.bit_length() - 1)
+        try:
+            yield asked
+        finally:
+            if not asked.answered:
+                self._numbers[request] &= ~bit
 
 
 @overload

@@ -249,7 +249,7 @@ async def test_only_so_many_episodes_are_remembered(
     policy = CachedPolicy(chat(url), cache)
     for number in range(5):
         await ask(policy, talk(episode=f"eval-{number}-0"))
-    assert list(policy._answered) == ["eval-3-0", "eval-4-0"]
+    assert list(policy._asked) == ["eval-3-0", "eval-4-0"]
     await policy.aclose()
 
 
@@ -267,6 +267,38 @@ async def test_requests_at_once_do_not_mix_their_answers(server: Any, path: Path
     given, again = await run(), await run()
     assert len({g.message["content"] for g in given}) == 40
     assert again == [replace(g, from_cache=True) for g in given]
+
+
+async def test_the_same_request_several_times_at_once_has_an_answer_for_each(server: Any, path: Path) -> None:
+    numbered, url = server
+
+    async def run() -> set[str]:
+        with ResponseCache(path) as cache:
+            policy, conversation = CachedPolicy(chat(url), cache), talk()
+            given = await asyncio.gather(*(ask(policy, conversation) for _ in range(5)))
+            await policy.aclose()
+        return {g.message["content"] for g in given}
+
+    first = await run()
+    assert first == {f"answer {n}" for n in range(1, 6)}
+    assert await run() == first
+    assert numbered.num_requests == 5
+
+
+async def test_a_call_that_was_given_up_leaves_its_place_to_the_next(server: Any, path: Path) -> None:
+    numbered, url = server
+    with ResponseCache(path) as cache:
+        policy = CachedPolicy(chat(url), cache)
+        call = asyncio.ensure_future(ask(policy, talk()))
+        async with asyncio.timeout(30):
+            while not numbered.num_requests:
+                await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        told = await ask(policy, talk(attempt=1))
+        await policy.aclose()
+    (again,) = await first_run(url, path, talk())
+    assert again == replace(told, from_cache=True)
 
 
 def test_of_a_pool_those_behind_a_server_are_kept(cache: ResponseCache) -> None:
