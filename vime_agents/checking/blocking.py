@@ -12,15 +12,15 @@ from types import TracebackType
 from vime_agents.checking.author import AuthorCode
 from vime_agents.checking.kit import Session, check
 
-MOST_LAG_S = 0.05
 _ROUNDS = 3
 
 
 class LoopWatch:
     """Measures how long the running event loop is blocked, and at which of the author's lines."""
 
-    def __init__(self, author: AuthorCode, *, every_s: float = 0.005) -> None:
-        self._author, self._every_s = author, every_s
+    def __init__(self, author: AuthorCode, *, least_s: float, every_s: float = 0.005) -> None:
+        """`least_s`: shorter standstills are not noted. `every_s`: between two looks."""
+        self._author, self._least_s, self._every_s = author, least_s, every_s
         self.lag_s: dict[str, float] = {}
         """Line -> longest time that the loop stood still there."""
         self._beat = time.monotonic()
@@ -50,7 +50,7 @@ class LoopWatch:
     def _watch(self, loop_thread: int) -> None:
         while not self._over.wait(self._every_s):
             lag_s = time.monotonic() - self._beat
-            if lag_s < MOST_LAG_S / 2:
+            if lag_s < self._least_s:
                 continue
             line = self._author.line_of_frame(sys._current_frames().get(loop_thread))
             if line is not None:
@@ -63,14 +63,18 @@ class LoopWatch:
     fix="write the hook as plain `def`, which is run in a thread, or await asyncio.to_thread(...) in it",
 )
 async def loop_blocking(session: Session) -> None:
-    """No async hook or tool keeps the event loop from other episodes for more than 50 ms."""
+    """No async hook or tool keeps the event loop from other episodes for long: 50 ms, or --slow-ms."""
+    most_s = session.scale.lag_s
     rounds: list[Mapping[str, float]] = []
     for _ in range(_ROUNDS):  # a busy machine delays once, a blocking line each time
-        async with LoopWatch(session.author) as watch:
+        async with LoopWatch(session.author, least_s=most_s / 2) as watch:
             for seed, policy in enumerate(session.policies().values()):
                 await session.play(policy, seed=seed, task=0)
         rounds.append(watch.lag_s)
     for line in rounds[0]:
         lag_s = min(lags.get(line, 0.0) for lags in rounds)
-        if lag_s > MOST_LAG_S:
-            session.find(f"the event loop stands still for {lag_s * 1000:.0f} ms", where=line)
+        if lag_s > most_s:
+            session.find(
+                f"the event loop stands still for {lag_s * 1000:.0f} ms; {most_s * 1000:g} ms is the most",
+                where=line,
+            )

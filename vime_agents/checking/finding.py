@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from vime_agents.checking.scale import Scale
+
 Severity = Literal["error", "warning"]
 State = Literal["passed", "found", "skipped", "not run"]
 """skipped: does not apply to this env. not run: could not be tried, or what it saw has another cause."""
@@ -57,7 +59,8 @@ class Report:
 
     env_id: str
     split: str
-    quick: bool
+    scale: Scale
+    """How much was tried."""
     results: Sequence[CheckResult]
 
     @property
@@ -80,7 +83,7 @@ class Report:
         return {
             "env": self.env_id,
             "split": self.split,
-            "quick": self.quick,
+            "scale": asdict(self.scale),
             "ok": self.ok,
             "results": [result.to_dict() for result in self.results],
         }

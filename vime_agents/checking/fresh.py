@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from vime_agents import registry
 from vime_agents.checking import kit
 from vime_agents.checking.drive import comparable
 from vime_agents.checking.games.session import open_session
-
-TIMEOUT_S = 180.0
+from vime_agents.checking.scale import Scale
 
 
 async def run_fresh(session: kit.Session) -> list[dict[str, Any]]:
@@ -40,7 +40,8 @@ async def run_fresh(session: kit.Session) -> list[dict[str, Any]]:
 
 
 async def _run(session: kit.Session, hash_seed: str) -> dict[str, Any]:
-    request = {"env": session.path, "split": session.split, "num_seeds": min(4, session.scale.num_seeds)}
+    request = {"env": session.path, "split": session.split, "scale": asdict(session.scale)}
+    limit_s = session.scale.fresh_s
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
         process = await asyncio.create_subprocess_exec(
@@ -58,10 +59,10 @@ async def _run(session: kit.Session, hash_seed: str) -> dict[str, Any]:
             },
         )
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(limit_s):
                 _, stderr = await process.communicate(json.dumps(request).encode())
         except TimeoutError as error:
-            raise kit.CannotRun(f"a new process did not end within {TIMEOUT_S:g} s") from error
+            raise kit.CannotRun(f"a new process did not end within {limit_s:g} s") from error
         finally:
             if process.returncode is None:
                 process.kill()
@@ -131,7 +132,8 @@ def _globals() -> dict[str, Any]:
 
 
 async def _play(request: dict[str, Any]) -> list[Any]:
-    session = open_session(request["env"], split=request["split"])
+    scale = Scale(**request["scale"])
+    session = open_session(request["env"], split=request["split"], scale=scale)
     try:
         return [
             {
@@ -140,7 +142,7 @@ async def _play(request: dict[str, Any]) -> list[Any]:
                 "trace": comparable(await session.play(policy, seed=seed, task=None)),
             }
             for label, policy in session.policies().items()
-            for seed in range(request["num_seeds"])
+            for seed in range(scale.num_seeds)
         ]
     finally:
         await session.sandboxes.aclose()

@@ -7,9 +7,12 @@ import copy
 import sys
 from typing import Any
 
-from vime_agents.checking.drive import bounded, comparable, first_difference
+from vime_agents.checking.drive import Trace, bounded, comparable, first_difference
 from vime_agents.checking.kit import Session, check
 from vime_agents.policies.scripted import ScriptedPolicy
+from vime_agents.policy import Policy
+
+_AT_ONCE = 8
 
 
 @check(
@@ -92,20 +95,29 @@ async def instances(session: Session) -> None:
     tasks = await session.task_indices()
     for label, policy in session.policies().items():
         alone = [comparable(await session.play(policy, seed=task, task=task)) for task in tasks]
-        envs = [session.make() for _ in tasks]
-        traces = await asyncio.gather(
-            *(
-                session.play(policy, seed=task, task=task, env=env)
-                for task, env in zip(tasks, envs, strict=True)
-            )
-        )
-        for env in envs:
-            await session.close(env)
+        traces = await _play_at_once(session, policy, tasks)
         for task, one, other in zip(tasks, alone, traces, strict=True):
             difference = first_difference(one, comparable(other))
             if difference is not None:
                 session.find(f"the {label} episode of task {task}, alone and beside others: {difference}")
                 return
+
+
+async def _play_at_once(session: Session, policy: Policy, tasks: list[int]) -> list[Trace]:
+    """A task each, some at a time: all of many would only wait for each other, and be given up."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(task: int) -> Trace:
+        async with places:
+            return await session.play(policy, seed=task, task=task)
+
+    playing = [asyncio.ensure_future(one(task)) for task in tasks]
+    try:
+        return await asyncio.gather(*playing)
+    finally:  # when one cannot be played, nor are the others that wait
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
 
 
 @check(

@@ -16,6 +16,7 @@ from vime_agents.checking.drive import Hung, Trace, bounded, play
 from vime_agents.checking.finding import CheckResult, Finding, Severity
 from vime_agents.checking.policies import FixedReplies
 from vime_agents.checking.sandboxes import CountingSandboxes
+from vime_agents.checking.scale import FULL, Scale
 from vime_agents.env import AgentEnv
 from vime_agents.errors import (
     ConfigError,
@@ -122,39 +123,6 @@ def chosen_checks(only: Iterable[str] = (), known: Mapping[str, Check] | None = 
             waiting += [*known[name].needs, *known[name].explained_by]
     order = TopologicalSorter({c.id: (*c.needs, *c.explained_by) for c in known.values()}).static_order()
     return [name for name in order if name in chosen]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How much is tried."""
-
-    num_tasks: int = 6
-    """Played."""
-    num_listed_tasks: int = 500
-    """Only looked at."""
-    num_seeds: int = 10
-    num_random_episodes: int = 100
-    num_leak_episodes: int = 200
-    huge_characters: int = 10_000_000
-    call_s: float = 20.0
-    """Longest that one reset, step or close may take, before it is given up."""
-    settle_s: float = 3.0
-    """What ends by itself so soon after its episode is no leak."""
-    tool_s: float = 2.0
-    """`tool_timeout_s` of envs that are given endless code."""
-
-
-FULL = Scale()
-QUICK = Scale(
-    num_tasks=3,
-    num_seeds=4,
-    num_random_episodes=20,
-    num_leak_episodes=24,
-    huge_characters=1_000_000,
-    call_s=10.0,
-    settle_s=1.0,
-    tool_s=1.0,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from vime_agents.checking.catalog import CHECKS, GAME_CHECKS
 from vime_agents.checking.finding import CheckResult, Report
 from vime_agents.checking.kit import FAMILIES
+from vime_agents.checking.scale import differences
 from vime_agents.checking.supervise import PROCESS_CHECKS
 
 _WIDTH = 17
 
 
 def format_report(report: Report) -> str:
-    """The verdict, then every check by family."""
+    """The verdict, the scale where it is not the full one, then every check by family."""
     states = Counter(_word(result) for result in report.results)
     counts = ", ".join(
         f"{count} {word}" for word, count in sorted(states.items(), key=lambda p: p[0].lower())
@@ -24,6 +25,10 @@ def format_report(report: Report) -> str:
         "keeps its promises" if report.ok else "has faults" if report.findings else "could not be checked"
     )
     lines = [f"{report.env_id} ({report.split}) {verdict}: {counts}  ({seconds:.1f} s)"]
+    base, changed = differences(report.scale)
+    if base != "full" or changed:
+        fields = [f"{name} {value:g}" for name, value in changed.items()]
+        lines.append(f"scale: {base}" + (f", but {', '.join(fields)}" if fields else ""))
     for family, heading in FAMILIES.items():
         results = [result for result in report.results if result.family == family]
         if results:

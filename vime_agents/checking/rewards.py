@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from vime_agents.checking.kit import DoesNotApply, Session, check, is_invalid_reward
@@ -119,16 +120,16 @@ async def garbage_pays(session: Session) -> None:
     best = {task: await _best(session, task) for task in tasks}
     candidates: dict[str, Any] = {**broken_replies(), **hostile_replies(10_000)}
     for label, reply in candidates.items():
-        if await _report_if_paid(session, label, best, {task: [reply] for task in tasks}):
+        if await _report_if_paid(session, label, best, lambda _, its=reply: [its]):
             return
     prompts = {task: ["\n".join(m["content"] for m in (await _first(session, task)))] for task in tasks}
-    if await _report_if_paid(session, "that repeats the prompt", best, prompts):
+    if await _report_if_paid(session, "that repeats the prompt", best, prompts.__getitem__):
         return
     if session.has_gold:
         golds = {task: await session.gold_replies(task) for task in tasks}
         if len({_last(replies) for replies in golds.values()}) == len(tasks):
             others = {task: golds[tasks[(i + 1) % len(tasks)]] for i, task in enumerate(tasks)}
-            await _report_if_paid(session, "that is right for another task", best, others)
+            await _report_if_paid(session, "that is right for another task", best, others.__getitem__)
 
 
 @check(
@@ -146,13 +147,14 @@ async def hedging_pays(session: Session) -> None:
     if len(set(finals.values())) < 3:
         raise DoesNotApply("fewer than three tasks have answers of their own")
     best = {task: await _best(session, task) for task in tasks}
-    # Neither first nor last in the list, where a grader that takes one answer looks.
-    lists = {task: [f for other, f in finals.items() if other != task] for task in tasks}
-    replies = {
-        task: [*golds[task][:-1], "\n".join([*lists[task][:1], finals[task], *lists[task][1:]])]
-        for task in tasks
-    }
-    await _report_if_paid(session, "that lists the answers of all tasks", best, replies, severity="warning")
+
+    def all_answers(task: int) -> list[Any]:
+        # Neither first nor last in the list, where a grader that takes one answer looks.
+        others = [final for other, final in finals.items() if other != task]
+        return [*golds[task][:-1], "\n".join([*others[:1], finals[task], *others[1:]])]
+
+    label = "that lists the answers of all tasks"
+    await _report_if_paid(session, label, best, all_answers, severity="warning")
 
 
 def _last(replies: list[Any]) -> str:
@@ -177,18 +179,18 @@ async def _report_if_paid(
     session: Session,
     label: str,
     best: dict[int, float],
-    replies: dict[int, list[Any]],
+    replies: Callable[[int], list[Any]],
     *,
     severity: Any = "error",
 ) -> bool:
     paid = []
-    for task, its_replies in replies.items():
-        trace = await session.play(FixedReplies(its_replies), seed=task, task=task)
+    for task in best:
+        trace = await session.play(FixedReplies(replies(task)), seed=task, task=task)
         if trace.reward is not None and trace.reward >= best[task] - _TOLERANCE:
             paid.append(task)
     if 2 * len(paid) <= len(best):
         return False
-    shown = replies[paid[0]][-1]
+    shown = replies(paid[0])[-1]
     session.find(
         f"a reply {label} is paid in full on {len(paid)} of {len(best)} tasks ({paid[0]}: {shown!r:.80})",
         where=session.author.line_of_hook("score"),

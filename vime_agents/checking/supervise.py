@@ -9,16 +9,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from vime_agents.checking.catalog import CHECKS, GAME_CHECKS, open_session
 from vime_agents.checking.finding import CheckResult, Finding, Report
 from vime_agents.checking.kit import Check, chosen_checks
+from vime_agents.checking.scale import FULL, Scale
 from vime_agents.errors import UnknownIdError
 
-SILENCE_S = 900.0
-"""Longest that one check may take; then its worker is ended."""
 _KEPT_STDERR = 4_000
 _MOST_FAULTS = 3
 """Processes that an env may end; then the checks that are left are given up."""
@@ -53,7 +52,7 @@ async def run_checks(
     env_id: str,
     *,
     split: str = "train",
-    quick: bool = False,
+    scale: Scale = FULL,
     only: Iterable[str] = (),
     on_result: Callable[[CheckResult], None] = lambda result: None,
 ) -> Report:
@@ -62,7 +61,7 @@ async def run_checks(
     Args:
         env_id: as `registry.env_class` takes it; the module must be importable in a new process.
         split: whose tasks are played.
-        quick: fewer tasks, seeds and episodes.
+        scale: how much is tried: `FULL`, `QUICK`, or `dataclasses.replace` of one of them.
         only: ids of checks; those that they stand on are run too. Empty: all.
         on_result: called as each check ends.
 
@@ -75,19 +74,19 @@ async def run_checks(
     for name in only:
         if name not in checks and name not in PROCESS_CHECKS:
             raise UnknownIdError("check", name, [*checks, *PROCESS_CHECKS])
-    run = _Run(env_id=env_id, split=split, quick=quick, checks=checks, on_result=on_result)
+    run = _Run(env_id=env_id, split=split, scale=scale, checks=checks, on_result=on_result)
     await run.all(chosen_checks((name for name in only if name in checks), checks))
     for name in PROCESS_CHECKS:
         if not only or name in only or run.faults[name]:
             run.add(_process_result(name, run.faults[name]))
-    return Report(env_id=env_id, split=split, quick=quick, results=tuple(run.results))
+    return Report(env_id=env_id, split=split, scale=scale, results=tuple(run.results))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
     env_id: str
     split: str
-    quick: bool
+    scale: Scale
     checks: Mapping[str, Check]
     on_result: Callable[[CheckResult], None]
     results: list[CheckResult] = field(default_factory=list)
@@ -117,7 +116,7 @@ class _Run:
         request = {
             "env": self.env_id,
             "split": self.split,
-            "quick": self.quick,
+            "scale": asdict(self.scale),
             "checks": ids,
             "results": [result.to_dict() for result in self.results],
         }
@@ -161,7 +160,7 @@ class _Run:
         )
         running: str | None = None
         try:
-            while line := await asyncio.wait_for(reader.readline(), SILENCE_S):
+            while line := await asyncio.wait_for(reader.readline(), self.scale.check_s):
                 event = json.loads(line)
                 if "begin" in event:
                     running = event["begin"]
@@ -171,7 +170,7 @@ class _Run:
                 else:
                     return running, event
         except TimeoutError:
-            return running, {"stuck": None, "seconds": SILENCE_S}
+            return running, {"late_s": self.scale.check_s}
         finally:
             transport.close()
         return running, None
@@ -179,7 +178,12 @@ class _Run:
     def _ended_early(
         self, check_id: str, status: int | None, stuck: dict[str, Any] | None, last_words: str
     ) -> None:
-        if stuck is not None:
+        fix = None
+        if stuck is not None and "late_s" in stuck:
+            name, where = "hang", None
+            message = f"{check_id} did not end within {stuck['late_s']:g} s"
+            fix = "make its episodes shorter, or let it play fewer"
+        elif stuck is not None:
             name, where = "hang", stuck["stuck"]
             message = f"while {check_id} ran, the event loop stood still for {stuck['seconds']:g} s"
         else:
@@ -188,7 +192,11 @@ class _Run:
             message = f"while {check_id} ran, the process ended with {how}. {last_words}".strip()
         self.faults[name].append(
             Finding(
-                id=name, severity="error", message=message[:600], where=where, fix=PROCESS_CHECKS[name].fix
+                id=name,
+                severity="error",
+                message=message[:600],
+                where=where,
+                fix=fix or PROCESS_CHECKS[name].fix,
             )
         )
         self.add(self._not_run(check_id, f"the process did not survive it: see {name}"))

@@ -16,12 +16,14 @@ from vime_agents.task import Task, content_id
 async def _tasks(session: Session, split: str | None = None) -> list[Task]:
     env = session.cls(split=split or session.split)
 
+    most = max(session.scale.num_listed_tasks, session.scale.num_tasks)
+
     def read() -> list[Task]:
         tasks = env.task_set()
-        return [tasks[i] for i in range(min(len(tasks), session.scale.num_listed_tasks))]
+        return [tasks[i] for i in range(min(len(tasks), most))]
 
     try:
-        return await asyncio.wait_for(asyncio.to_thread(read), session.scale.call_s)
+        return await asyncio.wait_for(asyncio.to_thread(read), session.scale.listing_s)
     finally:
         await session.close(env)
 

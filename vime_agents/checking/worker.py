@@ -18,7 +18,7 @@ from typing import Any
 from vime_agents.checking.catalog import CHECKS, GAME_CHECKS
 from vime_agents.checking.finding import CheckResult
 from vime_agents.checking.games.session import open_session
-from vime_agents.checking.kit import FULL, QUICK
+from vime_agents.checking.scale import Scale
 
 STUCK = 70
 """Exit status after `{"stuck": ...}`, and when whoever started it is gone."""
@@ -32,7 +32,7 @@ class Worker:
     def __init__(self, request: dict[str, Any], pipe: int) -> None:
         self._pipe = pipe
         self._ids: list[str] = request["checks"]
-        scale = QUICK if request["quick"] else FULL
+        scale = Scale(**request["scale"])
         self._session = open_session(request["env"], split=request["split"], scale=scale)
         for result in map(CheckResult.from_dict, request["results"]):
             self._session.results[result.id] = result

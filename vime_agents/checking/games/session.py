@@ -10,6 +10,7 @@ from vime_agents import registry
 from vime_agents.checking import kit
 from vime_agents.checking.drive import Hung, Trace
 from vime_agents.checking.games.drive import GameTrace, play_game
+from vime_agents.checking.scale import FULL, Scale
 from vime_agents.errors import ModelError
 from vime_agents.multi_agent import env as multi_agent_env
 from vime_agents.multi_agent.env import MultiAgentEnv
@@ -28,7 +29,7 @@ class GameSession(kit.Session):
 
     subject = MultiAgentEnv
 
-    def __init__(self, env_id: str, *, split: str = "train", scale: kit.Scale = kit.FULL) -> None:
+    def __init__(self, env_id: str, *, split: str = "train", scale: Scale = FULL) -> None:
         """As of `kit.Session`."""
         super().__init__(env_id, split=split, scale=scale)
         self.game: type[MultiAgentEnv] = registry.env_class(env_id)
@@ -144,7 +145,7 @@ class CannotGoOn:
         """Nothing to release."""
 
 
-def open_session(env_id: str, *, split: str = "train", scale: kit.Scale = kit.FULL) -> kit.Session:
+def open_session(env_id: str, *, split: str = "train", scale: Scale = FULL) -> kit.Session:
     """A session of the kind that the env is of.
 
     Raises:

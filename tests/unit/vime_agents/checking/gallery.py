@@ -729,10 +729,11 @@ class ScoresByRunning(SingleTurn):
 @exhibit
 class Sleeps(SingleTurn):
     FINDS = "loop-blocking"
+    HOLD_S = 0.07
 
     async def score(self, text: str) -> Any:
         if self.task_id == "train-0" and "know" in text:
-            time.sleep(0.07)  # the fault
+            time.sleep(self.HOLD_S)  # the fault
         return await super().score(text)
 
 

@@ -12,12 +12,13 @@ import pytest
 from vime_agents.checking import catalog, kit
 from vime_agents.checking.finding import CheckResult
 from vime_agents.checking.sandboxes import CountingSandboxes
+from vime_agents.checking.scale import QUICK
 from vime_agents.checking.supervise import run_checks
 from vime_agents.errors import SandboxUnavailable
 
 HERE = str(Path(__file__).parent)
 SCALE = replace(
-    kit.QUICK,
+    QUICK,
     num_listed_tasks=50,
     num_seeds=3,
     num_random_episodes=60,
@@ -146,7 +147,7 @@ async def test_a_module_that_prints_and_configures_logging_is_caught(monkeypatch
     monkeypatch.delitem(sys.modules, "loud", raising=False)
     level = logging.getLogger().level
     try:
-        report = await run_checks("loud:Loud", quick=True, only=["quiet-import"])
+        report = await run_checks("loud:Loud", scale=QUICK, only=["quiet-import"])
     finally:
         logging.getLogger().setLevel(level)
     messages = [f.message for f in report.findings if f.id == "quiet-import"]
@@ -157,7 +158,7 @@ async def test_a_module_that_prints_and_configures_logging_is_caught(monkeypatch
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["Exits", "BlocksForGood"])
 async def test_an_env_that_ends_or_blocks_its_process_is_caught_and_the_other_checks_go_on(name: str) -> None:
-    report = await run_checks(f"gallery:{name}", quick=True, only=["hostile-text", "gold-wins"])
+    report = await run_checks(f"gallery:{name}", scale=QUICK, only=["hostile-text", "gold-wins"])
     assert {f.id for f in report.findings} == {gallery.GALLERY[name].FINDS}
     states = {result.id: result.state for result in report.results}
     assert states["hostile-text"] == "not run"
@@ -168,6 +169,6 @@ async def test_an_env_that_ends_or_blocks_its_process_is_caught_and_the_other_ch
 @pytest.mark.integration
 @pytest.mark.parametrize("env_id", ["Calculator-v0", "KeyLookup-v0"])
 async def test_ready_made_envs_pass(env_id: str) -> None:
-    report = await run_checks(env_id, quick=True)
+    report = await run_checks(env_id, scale=QUICK)
     assert report.ok, [r for r in report.results if r.state != "passed"]
     assert not report.findings

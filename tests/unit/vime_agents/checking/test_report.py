@@ -1,9 +1,11 @@
 """What a person and a program read."""
 
 import json
+from dataclasses import replace
 
 from vime_agents.checking.finding import CheckResult, Finding, Report
 from vime_agents.checking.report import format_list, format_report
+from vime_agents.checking.scale import FULL, QUICK
 from vime_agents.checking.supervise import all_ids
 
 FAULT = Finding(
@@ -18,8 +20,8 @@ def result(name, family, state, findings=(), reason=""):
     )
 
 
-def report(*results):
-    return Report(env_id="Sum-v0", split="train", quick=False, results=results)
+def report(*results, scale=FULL):
+    return Report(env_id="Sum-v0", split="train", scale=scale, results=results)
 
 
 def test_results_survive_json():
@@ -51,6 +53,36 @@ def test_the_text_has_headings_places_and_fixes_and_no_control_characters():
     assert "fix  mend it" in lines
     assert "it reads /proc, which only Linux has" in lines
     assert "\x1b" not in text
+
+
+def test_a_scale_that_is_not_the_usual_one_is_told_and_the_usual_one_is_not():
+    passed = result("plays", "interface", "passed")
+    second_line = {
+        scale: format_report(report(passed, scale=scale)).splitlines()[1]
+        for scale in (FULL, QUICK, replace(FULL, num_tasks=9), replace(QUICK, num_seeds=7, lag_s=0.2))
+    }
+    assert list(second_line.values()) == [
+        "",
+        "scale: quick",
+        "scale: full, but num_tasks 9",
+        "scale: quick, but num_seeds 7, lag_s 0.2",
+    ]
+
+
+def test_the_json_has_every_number_of_the_scale():
+    told = json.loads(json.dumps(report(scale=replace(QUICK, num_leak_episodes=40)).to_dict()))["scale"]
+    assert told == {
+        "num_tasks": 3,
+        "num_listed_tasks": 500,
+        "num_seeds": 4,
+        "num_random_episodes": 20,
+        "num_leak_episodes": 40,
+        "huge_characters": 1_000_000,
+        "lag_s": 0.05,
+        "call_s": 10.0,
+        "settle_s": 1.0,
+        "tool_s": 1.0,
+    }
 
 
 def test_the_list_has_every_check_once():

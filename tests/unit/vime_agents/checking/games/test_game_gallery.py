@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,14 @@ from vime_agents.checking import kit
 from vime_agents.checking.catalog import CHECKS, GAME_CHECKS, open_session
 from vime_agents.checking.finding import CheckResult
 from vime_agents.checking.games.session import GameSession
+from vime_agents.checking.scale import QUICK
 from vime_agents.checking.supervise import run_checks
 from vime_agents.errors import ConfigError, UnknownIdError
 
 pytest.importorskip("pettingzoo")
 HERE = str(Path(__file__).parent)
 SCALE = replace(
-    kit.QUICK,
+    QUICK,
     num_tasks=3,
     num_listed_tasks=50,
     num_seeds=2,
@@ -80,6 +82,22 @@ async def test_a_game_that_its_own_rules_cut_is_not_cut_by_max_turns_and_its_cla
     assert (states["ends"], states["spec"]) == ("passed", "passed"), states
 
 
+async def test_as_many_whole_games_are_played_as_are_asked_for() -> None:
+    session = open_session("game_gallery:Nim", scale=replace(SCALE, num_tasks=5, num_random_episodes=7))
+    assert isinstance(session, GameSession)
+    played = Counter(label.split()[1] for label, _ in await session.games())
+    assert played == {"gold": 5, "wrong": 5, "garbage": 5, "random": 7}
+
+
+async def test_random_games_are_among_those_that_must_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def legal(game: game_gallery.Nim, me: str) -> list[str]:
+        game_gallery.left_open.enter_context(open(__file__))  # noqa: SIM115
+        return ["1"]
+
+    monkeypatch.setattr(game_gallery.Nim, "legal", legal)
+    assert (await open_session("game_gallery:Nim", scale=SCALE).run("leak-files")).state == "found"
+
+
 def test_a_session_is_of_the_kind_of_its_env() -> None:
     assert isinstance(open_session("KuhnPoker-v0"), GameSession)
     assert not isinstance(open_session("GuessNumber-v0"), GameSession)
@@ -99,6 +117,6 @@ async def test_a_check_of_envs_of_one_agent_is_unknown_to_a_game() -> None:
      "ProposerSolver-v0"],
 )  # fmt: skip
 async def test_every_ready_made_game_passes(env_id: str) -> None:
-    report = await run_checks(env_id, quick=True)
+    report = await run_checks(env_id, scale=QUICK)
     assert report.ok, [*report.findings, *report.not_run]
     assert not report.findings

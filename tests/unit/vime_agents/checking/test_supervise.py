@@ -1,0 +1,32 @@
+"""What becomes of a worker that says nothing more."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from vime_agents.checking import scale, supervise
+from vime_agents.checking.catalog import CHECKS
+from vime_agents.checking.scale import QUICK
+
+
+async def test_a_check_that_takes_longer_than_its_scale_allows_is_a_hang_of_that_many_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scale, "_CHECK_S", 0.25)
+    run = supervise._Run(
+        env_id="an env", split="train", scale=QUICK, checks=CHECKS, on_result=lambda result: None
+    )
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b'{"begin": "gold-wins"}\n')
+        running, stuck = await run._follow(reading)
+    finally:
+        os.close(writing)
+    assert running == "gold-wins"
+    run._ended_early(running, None, stuck, "")
+    (fault,) = run.faults["hang"]
+    assert fault.message == "gold-wins did not end within 0.25 s"
+    (result,) = run.results
+    assert (result.id, result.state) == ("gold-wins", "not run")
