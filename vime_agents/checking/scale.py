@@ -105,8 +105,11 @@ class Scale:
 
     @property
     def listing_s(self) -> float:
-        """Longest that reading the tasks that are looked at may take, in seconds."""
-        return self.call_s * max(1.0, self.num_tasks / self.num_listed_tasks)
+        """Longest that reading the tasks that are looked at may take, in seconds: hundreds, as three calls.
+
+        A game's hardest tasks take 7 ms each of a processor, and it may be one that others want too.
+        """
+        return 3 * self.call_s * max(1.0, self.num_tasks / self.num_listed_tasks)
 
     @property
     def fresh_s(self) -> float:

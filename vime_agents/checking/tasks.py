@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from vime_agents.checking.drive import comparable, first_difference
-from vime_agents.checking.kit import DoesNotApply, Session, check
+from vime_agents.checking.kit import CannotRun, DoesNotApply, Session, check
 from vime_agents.errors import ConfigError
 from vime_agents.policies.scripted import ScriptedPolicy
 from vime_agents.task import Task, content_id
@@ -24,6 +24,9 @@ async def _tasks(session: Session, split: str | None = None) -> list[Task]:
 
     try:
         return await asyncio.wait_for(asyncio.to_thread(read), session.scale.listing_s)
+    except TimeoutError as error:
+        reason = f"{most} tasks were not read within {session.scale.listing_s:g} s"
+        raise CannotRun(reason) from error
     finally:
         await session.close(env)
 

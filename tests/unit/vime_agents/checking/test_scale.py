@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import sys
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -119,6 +120,30 @@ async def test_a_hook_may_hold_the_loop_for_as_long_as_is_asked_for(
 ) -> None:
     monkeypatch.setattr(gallery.Sleeps, "HOLD_S", hold_s)
     assert (await run("loop-blocking", replace(SMALL, lag_s=lag_s), "Sleeps")).state == state
+
+
+async def test_never_fewer_tasks_are_looked_at_than_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_task(env: Any, rng: Any) -> Any:
+        made.append(env)
+        return {"word": str(rng.integers(10**9))}
+
+    made: list[Any] = []
+    monkeypatch.setattr(gallery.SingleTurn, "make_task", make_task)
+    for num_tasks, looked_at in ((7, 20), (30, 30)):
+        made.clear()
+        await run("task-json", replace(SMALL, num_listed_tasks=20, num_tasks=num_tasks))
+        assert len(made) == looked_at
+
+
+async def test_tasks_that_cannot_be_read_in_time_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+    monkeypatch.setattr(gallery.SingleTurn, "make_task", lambda env, rng: go_on.wait())
+    session = kit.Session("gallery:SingleTurn", scale=replace(SMALL, call_s=0.05))
+    try:
+        result = await session.run("task-json")
+    finally:
+        go_on.set()
+    assert (result.state, result.reason) == ("not run", "500 tasks were not read within 0.15 s")
 
 
 @pytest.mark.parametrize(
