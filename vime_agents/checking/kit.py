@@ -286,8 +286,11 @@ class Session:
         return await asyncio.to_thread(lambda: len(env.task_set()))
 
     async def task_indices(self) -> list[int]:
-        """The tasks that are played."""
-        return list(range(min(self.scale.num_tasks, await self.num_tasks())))
+        """The tasks that are played. Where there are fewer than were asked for, the report tells how many."""
+        known = await self.num_tasks()
+        if known < self.scale.num_tasks:
+            self.measure("tasks_in_split", known)
+        return list(range(min(self.scale.num_tasks, known)))
 
     async def gold_replies(self, task: int) -> list[Any]:
         """The author's replies for a task. Raises DoesNotApply without a `gold`."""

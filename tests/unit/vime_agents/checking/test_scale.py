@@ -46,6 +46,16 @@ async def test_the_checks_of_tasks_play_as_many_as_are_asked_for(check_id: str, 
     assert set(episodes) == {f"train-{index}" for index in range(9)}
 
 
+async def test_a_split_with_fewer_tasks_than_are_asked_for_is_told_of(
+    episodes: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"id": word, "word": word} for word in ("one", "two", "three", "four")]
+    monkeypatch.setattr(gallery.SingleTurn, "tasks", lambda env: rows)
+    told = {n: (await run("gold", replace(SMALL, num_tasks=n))).measured for n in (4, 5)}
+    assert told == {4: {}, 5: {"tasks_in_split": 4}}
+    assert set(episodes.values()) == {2}
+
+
 @pytest.mark.parametrize(("check_id", "num_played"), [("global-rng", 5), ("same-seed", 10)])
 async def test_the_checks_of_determinism_play_as_many_seeds_as_are_asked_for(
     check_id: str, num_played: int, episodes: Any
