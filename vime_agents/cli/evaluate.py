@@ -13,11 +13,10 @@ from pathlib import Path
 
 from vime_agents import registry
 from vime_agents.cli import BUDGET_SPENT, FAILED, OK, TOO_MANY_ERRORS
-from vime_agents.cli.evaluate_plan import format_plan, limits_of, plan_of
+from vime_agents.cli.evaluate_plan import format_plan, limits_of, meter_of, plan_of
 from vime_agents.cli.models import open_agents, open_policy
 from vime_agents.cli.progress import EvalProgress
 from vime_agents.config.evaluation import EvalConfig
-from vime_agents.config.prices import Prices
 from vime_agents.episode import Episode
 from vime_agents.evaluation.evaluate import (
     cast_of,
@@ -31,7 +30,7 @@ from vime_agents.evaluation.rating import Elo
 from vime_agents.evaluation.report import EvalReport
 from vime_agents.policies.admission import Admissions
 from vime_agents.policies.cached import with_cache
-from vime_agents.policies.metered import Meter, Spent
+from vime_agents.policies.metered import Spent
 from vime_agents.policies.response_cache import ResponseCache
 from vime_agents.policy import Sampling
 from vime_agents.storage.eval_directory import EvalDirectory
@@ -96,12 +95,7 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
         if config.out:
             folder = stack.enter_context(EvalDirectory(Path(config.out), config, group_size=group_size))
         earlier = [] if folder is None else folder.finished
-        meter = Meter(
-            prices=None if config.price is None else Prices.parse(config.price),
-            max_cost=config.max_cost,
-            max_tokens=config.max_total_tokens,
-            spent=Spent() if folder is None else folder.spent(),
-        )
+        meter = meter_of(config, Spent() if folder is None else folder.spent())
         if folder is not None:
             stack.callback(folder.keep_usage, meter.spent)
         tasks = first_tasks(env_maker(config.env, split=config.split, seed=config.seed), config.num_tasks)

@@ -11,6 +11,7 @@ from typing import Any
 from vime_agents import registry
 from vime_agents.cli.envs import sandbox_text
 from vime_agents.config.evaluation import EvalConfig
+from vime_agents.config.prices import Prices
 from vime_agents.evaluation.evaluate import (
     AnyEnv,
     compared_episodes,
@@ -22,6 +23,7 @@ from vime_agents.evaluation.evaluate import (
 )
 from vime_agents.multi_agent.assign import ANYBODY, assign
 from vime_agents.multi_agent.env import MultiAgentEnv
+from vime_agents.policies.metered import Meter, Spent
 from vime_agents.policies.named import named_agents, named_policy, pool_members
 from vime_agents.policies.response_cache import check_cache_file
 from vime_agents.rollout.limits import Limits
@@ -54,7 +56,8 @@ class EvalPlan:
     sandbox: Mapping[str, Any] | None
     """What each episode's sandbox is to be, as in a SandboxSpec; None: it needs none."""
     out: Mapping[str, Any] | None
-    """The folder, and how many episodes in it are finished and left; None without `--out`."""
+    """The folder, how many episodes in it are finished and left, and in words which budget its earlier starts
+    have spent; None without `--out`."""
     config: EvalConfig
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +87,8 @@ def plan_of(config: EvalConfig) -> EvalPlan:
         group_size = compared_episodes(config.env, config.samples_per_task)
         finished = EvalDirectory.finished_in(Path(config.out), config, tasks, group_size=group_size)
         left = len(requests_left(requests, finished))
-        out = {"path": config.out, "finished": len(finished), "left": left}
+        spent = meter_of(config, EvalDirectory.spent_in(Path(config.out))).exhausted
+        out = {"path": config.out, "finished": len(finished), "left": left, "budget_spent": spent}
     cls: Any = registry.env_class(config.env)
     sandbox = getattr(cls, "sandbox_spec", None)
     env = make_env()
@@ -113,6 +117,16 @@ def plan_of(config: EvalConfig) -> EvalPlan:
         sandbox=None if sandbox is None else dataclasses.asdict(sandbox),
         out=out,
         config=config,
+    )
+
+
+def meter_of(config: EvalConfig, spent: Spent) -> Meter:
+    """What counts the model's calls, on top of what was spent."""
+    return Meter(
+        prices=None if config.price is None else Prices.parse(config.price),
+        max_cost=config.max_cost,
+        max_tokens=config.max_total_tokens,
+        spent=spent,
     )
 
 
@@ -152,8 +166,10 @@ def format_plan(plan: EvalPlan) -> str:
             f"{config.sandbox_pool_size} of them kept ready"
         )
     if plan.out is not None:
+        over = plan.out["budget_spent"]
         lines.append(
             f"  out       {plan.out['path']}: {plan.out['finished']} finished, {plan.out['left']} left"
+            + (f", none of which would begin: the budget is spent ({over})" if over else "")
         )
     return "\n".join([*lines, "  settings", *(f"    {line}" for line in config.to_yaml().splitlines())])
 

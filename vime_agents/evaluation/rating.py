@@ -144,7 +144,7 @@ def _half_widths(
     of_game = np.asarray([numbers.setdefault(task, len(numbers)) for task in tasks])
     sums = np.zeros((len(numbers), logits.size))
     np.add.at(sums, of_game, design * (scores - chance)[:, None])
-    clustered = np.diag(inverse @ (sums.T @ sums) @ inverse)
+    clustered = ((sums @ inverse) ** 2).sum(axis=0)  # the diagonal of inverse @ sums.T @ sums @ inverse
     half = np.full(logits.size, math.nan)
     for column, variance in enumerate(np.diag(inverse)):
         own = np.flatnonzero(design[:, column])

@@ -84,6 +84,7 @@ class EvalReport:
     metrics: Mapping[str, float]
     """Means of the env's counters over all episodes; with a pool of sandboxes, what it did in all."""
     duration_s: float
+    """Wall clock of this start; of an interrupted evaluation, without that of the starts before."""
     usage: Spent = field(default_factory=Spent)
     """What the calls of `policy` took in all, those of earlier starts and of failed attempts included."""
     cache_hits: int = 0

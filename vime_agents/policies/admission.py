@@ -62,6 +62,7 @@ class Admission:
         self._fast_below = ceiling  # TCP's slow start threshold
         self._answered = 0  # since the window last changed
         self._answered_since_cut = False
+        self._num_answers = self._num_refusals = 0
         self._cuts = 0
         self._refusing_since: float | None = None
         self._paused_until = 0.0
@@ -122,6 +123,7 @@ class Admission:
 
     def _success(self) -> None:
         self._refusing_since, self._answered_since_cut = None, True
+        self._num_answers += 1
         if self.in_flight < self.window:
             return  # nobody waits for more
         self._answered += 1
@@ -129,11 +131,11 @@ class Admission:
         if self.window < self.ceiling and self._answered >= enough:
             self.window, self._answered = self.window + 1, 0
 
-    def _refusal(self, cuts_before: int) -> None:
+    def _refusal(self, cuts_before: int, *, is_news: bool) -> None:
         if self._refusing_since is None:
             self._refusing_since = asyncio.get_running_loop().time()
-        if cuts_before < self._cuts:
-            return  # sent before the last cut: no news
+        if not is_news or cuts_before < self._cuts:
+            return  # it was sent before the last cut
         self._cuts += 1
         self.window, self._answered = max(1, self.window * KEPT_PERCENT // 100), 0
         if self._answered_since_cut or self._cuts == 1:
@@ -148,6 +150,7 @@ class AdmittedCall:
         """Made by `Admission.call`."""
         self.admission, self._number = admission, number
         self._refused_since: float | None = None
+        self._answers_before = self._refusals_before = 0
 
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[Place]:
@@ -179,9 +182,19 @@ class Place:
 
     def refused(self) -> None:
         """The server has too much to do."""
-        if self._call._refused_since is None:
-            self._call._refused_since = asyncio.get_running_loop().time()
-        self._call.admission._refusal(self._cuts)
+        call, admission = self._call, self._call.admission
+        is_news = True
+        if call._refused_since is None:
+            call._refused_since = asyncio.get_running_loop().time()
+            call._answers_before = admission._num_answers
+        else:
+            # Some calls are refused for what they are (`Request too large`), however little there is to do.
+            others_answered = admission._num_answers - call._answers_before
+            others_refused = admission._num_refusals - call._refusals_before
+            is_news = others_answered < ANSWERS_A_STEP and others_refused > 0
+        admission._num_refusals += 1
+        call._refusals_before = admission._num_refusals
+        admission._refusal(self._cuts, is_news=is_news)
 
 
 class Admissions:

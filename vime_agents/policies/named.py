@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from vime_agents.errors import ConfigError
 from vime_agents.policies.admission import Admissions
@@ -43,11 +44,23 @@ def named_policy(
         url, _, name = model.partition("#")
         if not name:
             raise ConfigError(f"{flag}: {model!r} does not say which model of the server: write {url}#NAME")
+        _check_url(flag, url)
         admission = None if admissions is None else admissions.of(url)
         return OpenAIChatPolicy(url, name, os.environ.get(API_KEY_VARIABLE), admission=admission)
     scripts = ", ".join([*present, *(f"scripted:{s}" for s in SCRIPTS)])
     served = " or vllm:FOLDER" if serves else ""
     raise ConfigError(f"{flag}: must be {scripts}, http://HOST:PORT/v1#NAME{served}, got {model!r}")
+
+
+def _check_url(flag: str, url: str) -> None:
+    """Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {url!r} is no URL: {error}") from error
+    if not host:
+        raise ConfigError(f"{flag}: {url!r} names no host: write http://HOST:PORT/v1#NAME")
 
 
 def named_agents(text: str) -> dict[str, str]:

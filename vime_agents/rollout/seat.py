@@ -65,9 +65,9 @@ class Seat:
         async with Deadline(None) as clock:
             call = self.policy.act(self.conversation, sampling=sampling, timeout_s=limit_s)
             self.generation = generation = await bounded(call, limit_s, "generation")
+        self._policy_s = clock.elapsed_s
         if generation.finish_reason == "abort":
             raise EngineError("the engine aborted the generation")
-        self._policy_s = clock.elapsed_s
         self.conversation.replied(generation.message)
         return generation.message
 

@@ -105,7 +105,12 @@ class EvalDirectory:
 
     def spent(self) -> Spent:
         """What earlier starts wrote down. Raises ConfigError: it cannot be read."""
-        file = self.path / USAGE_FILE
+        return self.spent_in(self.path)
+
+    @staticmethod
+    def spent_in(path: Path) -> Spent:
+        """What starts in this folder wrote down. Raises ConfigError: it cannot be read."""
+        file = path / USAGE_FILE
         if not file.exists():
             return Spent()
         try:

@@ -11,6 +11,7 @@ import yaml
 from vime_agents.cli import main
 from vime_agents.cli.evaluate_plan import plan_of
 from vime_agents.config import EvalConfig
+from vime_agents.policies.metered import Spent
 
 NOBODY = "http://127.0.0.1:1/v1#m"
 """A server that is not there: whoever calls it fails."""
@@ -37,7 +38,7 @@ def test_nothing_is_asked_and_nothing_is_written(capsys: pytest.CaptureFixture[s
     )
     assert plan["task_ids"] == [f"test-{n}" for n in range(5)]
     assert plan["players"] == {"agent": NOBODY}
-    assert plan["out"] == {"path": str(out), "finished": 0, "left": 14}
+    assert plan["out"] == {"path": str(out), "finished": 0, "left": 14, "budget_spent": ""}
     limits = {"episode_s": 600.0, "generation_s": 120.0, "env_s": 120.0}
     assert plan["limits"] == {**limits, "max_turns": 3, "max_response_tokens": 256}
     assert plan["sandbox"] is None
@@ -54,8 +55,21 @@ def test_what_an_interrupted_folder_holds_is_told_and_left_as_it_is(
     (out / "episodes.jsonl").write_bytes(b"".join(lines[:3]) + b'{"id": "torn')
     capsys.readouterr()
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert planned(capsys, *flags)["out"] == {"path": str(out), "finished": 3, "left": 2}
+    plan = {"path": str(out), "finished": 3, "left": 2}
+    assert planned(capsys, *flags)["out"] == {**plan, "budget_spent": ""}
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    spent = Spent(calls=5, prompt_tokens=90, sampled_tokens=10)
+    (out / "usage.json").write_text(json.dumps(spent.to_dict()))
+    config = (out / "config.yaml").read_text()
+    (out / "config.yaml").write_text(config.replace("scripted:gold", f"'{NOBODY}'"))
+    flags[2] = NOBODY
+    budget = ("--max-total-tokens", "100")
+    assert planned(capsys, *flags, *budget)["out"] == {**plan, "budget_spent": "100 of 100 tokens"}
+    assert main(["eval", *flags, *budget, "--dry-run"]) == 0
+    assert "2 left, none of which would begin: the budget is spent (100 of 100" in capsys.readouterr().out
+    (out / "usage.json").write_text('{"calls": "x"}')
+    assert main(["eval", *flags, "--dry-run"]) == 2
+    assert "does not say what was spent" in capsys.readouterr().err
 
 
 def test_what_the_run_would_refuse_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -65,6 +79,7 @@ def test_what_the_run_would_refuse_is_refused(capsys: pytest.CaptureFixture[str]
     for flags, told in (
         (done, "holds a complete evaluation"),
         (["eval", "cli_envs:Sum", "-m", "gpt"], "--model: must be"),
+        (["eval", "cli_envs:Sum", "-m", "http://HOST:PORT/v1#NAME"], "is no URL"),
         (["eval", "cli_envs:Sum", "-m", f"vllm:{tmp_path}/none"], "does not exist"),
         (["eval", "cli_envs:OnlyTest", "-m", NOBODY, "--split", "train"], "(train) is empty"),
         (["eval", "TicTacToe-v0", "-m", NOBODY, "--agents", "O=gpt"], "--agents: must be"),

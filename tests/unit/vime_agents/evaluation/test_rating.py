@@ -110,6 +110,18 @@ def test_few_games_are_where_the_penalised_likelihood_is_highest_too() -> None:
         assert slopes == pytest.approx([0] * (num_opponents + 1), abs=1e-10)
 
 
+def test_a_variance_of_nothing_is_not_rounded_below_nothing() -> None:
+    rating = rate(
+        [
+            Game(opponent="a", first=True, score=0.0, task=0),
+            Game(opponent="a", first=False, score=0.0, task=0),
+            Game(opponent="b", first=False, score=0.0, task=1),
+        ]
+    )
+    assert rating is not None
+    assert math.isfinite(rating.first_seat.low)
+
+
 def test_few_tasks_of_an_opponent_are_few_however_many_others_there_are() -> None:
     # Equal strength on the whole, but each task has a spread of 400 Elo of its own, which its 20 games share.
     # By the binomial, 95 % of 600 is 570 +- 11.

@@ -127,6 +127,19 @@ async def test_a_server_that_bears_one_call_is_seldom_asked_for_two() -> None:
     assert refused <= 200 / 16 + 1
 
 
+async def test_a_call_that_is_refused_for_what_it_is_does_not_hold_the_others_back() -> None:
+    calls = await calls_at(64, 1500, start=64)
+    windows: list[int] = []
+    for _ in range(20):
+        if 0 in calls.inside:
+            await calls.end("refused", 0)
+            await calls.arrive(0)  # its next try
+        await calls.end("answered", *(number for number in calls.inside if number))
+        windows.append(calls.admission.window)
+    assert windows[0] == min(windows) == 45  # once 30 % less, and one round
+    assert windows[-1] > 44 + 12  # and back, one a round
+
+
 async def test_the_floor_is_one_and_after_an_outage_it_is_soon_where_it_was() -> None:
     calls = await calls_at(64, 500, start=32)
     await calls.end("answered", 0)
@@ -180,6 +193,16 @@ async def test_who_is_cancelled_gives_its_place_to_the_next() -> None:
     assert (calls.inside, calls.admission.in_flight) == ([5], 1)
     await calls.all_inside("answered")
     assert calls.admission.in_flight == 0
+
+
+async def test_the_queue_keeps_its_order_when_somebody_leaves_it(clock: LoopClock) -> None:
+    calls = await calls_at(8, 8)
+    calls.admission.pause(10.0)
+    await calls.all_inside("refused")
+    await calls.arrive(*range(7, -1, -1))
+    calls.tasks[0].cancel()
+    await clock.advance(11.0)
+    assert calls.entered[8:] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("turns", range(6))

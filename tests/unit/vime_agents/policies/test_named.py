@@ -78,3 +78,11 @@ async def test_a_policy_that_is_there_already_plays_under_its_name() -> None:
 def test_what_names_no_model_is_refused_with_what_can_be_said(model: str) -> None:
     with pytest.raises(ConfigError, match=r"--agents: .*(#NAME)"):
         named_policy("--agents", model)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://HOST:PORT/v1", "http://localhost:99999/v1", "http://[::1/v1", "http:///v1"]
+)
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"--model: '.*(is no URL|names no host)"):
+        named_policy("--model", f"{url}#m", admissions=Admissions(4))

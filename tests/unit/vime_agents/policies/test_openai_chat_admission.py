@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from tests.unit.vime_agents.loop_clock import LoopClock
+from tests.unit.vime_agents.loop_clock import LoopClock, settled
 from vime_agents import messages as msg
 from vime_agents.errors import EngineError, EngineRejected
 from vime_agents.policies.admission import MAX_REFUSED_S, Admission, Admissions
@@ -227,6 +227,35 @@ async def test_refusals_use_up_no_tries_but_end_when_the_server_answers_nobody(s
         await clock.advance(50.001)
     with pytest.raises(EngineError, match=rf"HTTP 503: busy, after {tries} tries"):
         await call
+    await policy.aclose()
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "0"}])
+async def test_the_wait_between_tries_is_no_time_out_and_never_none(
+    server: Room, headers: dict[str, str]
+) -> None:
+    clock = LoopClock()
+    server.room, server.refusal = 0, (503, headers)
+    policy = policy_of(server, Admission(4), max_retries=0)
+    policy.backoff_s = 10.0
+    call = asyncio.ensure_future(act(policy, timeout_s=1.0))
+    await server.came_to(1)
+    while server.inside or not policy.retries:
+        await asyncio.sleep(0)
+    server.room = 4
+    await settled()
+    assert server.came == 1
+    await clock.advance(16.0)  # 10 s, up to half more
+    assert (await call).message["content"] == "4"
+    await policy.aclose()
+
+
+async def test_a_request_that_is_rejected_found_room(server: Room) -> None:
+    server.room, server.refusal = 0, (403, {})
+    policy = policy_of(server, admission := Admission(4, start=1))
+    with pytest.raises(EngineRejected):
+        await act(policy)
+    assert admission.window == 2
     await policy.aclose()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -115,6 +116,21 @@ async def test_an_episode_holds_turns_tokens_and_reward() -> None:
     assert trajectory.num_sampled_tokens == 4
     assert trajectory.weight_versions == (3,)
     assert not CountingEnv.open_envs
+
+
+async def test_a_call_that_the_engine_aborts_has_its_own_seconds() -> None:
+    clock = LoopClock()
+
+    class Aborted(FunctionPolicy):
+        async def act(self, conversation: Conversation, **kwargs: Any) -> Generation:
+            generation = await super().act(conversation, **kwargs)
+            clock.now += 30.0 if conversation.turn == 0 else 2.0
+            return generation if conversation.turn == 0 else replace(generation, finish_reason="abort")
+
+    r = Runner(CountingEnv, Aborted(lambda c: "ok"), env_id="test", max_retries=0)
+    episode = await only(r, turns=3)
+    assert episode.status == "error:engine"
+    assert [turn.policy_s for turn in episode.trajectories[0].turns] == [30.0, 2.0]
 
 
 async def test_no_more_than_the_allowed_episodes_are_in_flight_and_all_finish() -> None:
