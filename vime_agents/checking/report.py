@@ -44,7 +44,10 @@ def _word(result: CheckResult) -> str:
 
 
 def _lines(result: CheckResult) -> Iterator[str]:
-    numbers = ", ".join(f"{name} {value:.3g}" for name, value in result.measured.items())
+    numbers = ", ".join(
+        f"{name} {value if isinstance(value, int) else format(value, '.3g')}"
+        for name, value in result.measured.items()
+    )
     text = result.promise + (f"  [{numbers}]" if numbers else "")
     yield f"  {_word(result):<8} {result.id:<{_WIDTH}} {text}"
     indent = " " * (12 + _WIDTH)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from vime_agents.errors import ConfigError
 
@@ -88,6 +88,9 @@ class Scale:
             problem = bound.problem(getattr(self, name))
             if problem is not None:
                 raise ConfigError(f"Scale.{name}: {problem}")
+        for name in {f.name for f in fields(self)} - BOUNDS.keys():
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"Scale.{name}: must be above 0, got {getattr(self, name)!r}")
 
     @property
     def check_s(self) -> float:

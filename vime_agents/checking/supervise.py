@@ -140,9 +140,7 @@ class _Run:
             process.stdin.write(json.dumps(request).encode())
             process.stdin.close()
             running, stuck = await self._follow(reading)
-            if running is None:
-                await process.wait()
-            elif stuck is None and process.returncode is None:
+            if stuck is None and process.returncode is None:
                 await _wait_a_little(process)
         finally:
             _kill_group(process)

@@ -22,9 +22,14 @@ async def _tasks(session: Session, split: str | None = None) -> list[Task]:
         tasks = env.task_set()
         return [tasks[i] for i in range(min(len(tasks), most))]
 
+    limit = asyncio.timeout(session.scale.listing_s)
     try:
-        return await asyncio.wait_for(asyncio.to_thread(read), session.scale.listing_s)
+        async with limit:
+            return await asyncio.to_thread(read)
     except TimeoutError as error:
+        if not limit.expired():
+            raise  # the author's own
+        session.hung = True  # its thread goes on
         reason = f"{most} tasks were not read within {session.scale.listing_s:g} s"
         raise CannotRun(reason) from error
     finally:

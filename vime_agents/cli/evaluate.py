@@ -156,7 +156,8 @@ async def _evaluate(config: EvalConfig) -> EvalReport:
 
 
 def _tell_of_the_cache(problem: str) -> None:
-    print(f"vime-agents: --cache {problem}; what it lacks is asked of the model", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads it: no reason for an episode to fail
+        print(f"vime-agents: --cache {problem}; what it lacks is asked of the model", file=sys.stderr)
 
 
 def format_report(report: EvalReport) -> str:

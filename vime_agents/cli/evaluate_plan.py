@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from vime_agents import registry
 from vime_agents.cli.envs import sandbox_text
 from vime_agents.config.evaluation import EvalConfig
 from vime_agents.config.prices import Prices
+from vime_agents.errors import ConfigError
 from vime_agents.evaluation.evaluate import (
     AnyEnv,
     compared_episodes,
@@ -76,7 +78,10 @@ def plan_of(config: EvalConfig) -> EvalPlan:
     config = dataclasses.replace(config, dry_run=False)
     _check_models(config)
     if config.cache is not None:
+        _check_can_be_made("--cache", Path(config.cache).absolute().parent)
         check_cache_file(config.cache)
+    if config.out:
+        _check_can_be_made("--out", Path(config.out).absolute())
     make_env = env_maker(config.env, split=config.split, seed=config.seed)
     tasks = first_tasks(make_env, config.num_tasks)
     if not tasks:
@@ -172,6 +177,18 @@ def format_plan(plan: EvalPlan) -> str:
             + (f", none of which would begin: the budget is spent ({over})" if over else "")
         )
     return "\n".join([*lines, "  settings", *(f"    {line}" for line in config.to_yaml().splitlines())])
+
+
+def _check_can_be_made(flag: str, folder: Path) -> None:
+    """Raises ConfigError: the folder is none, or cannot be written or made."""
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+    except OSError as error:
+        raise ConfigError(f"{flag}: cannot look at the folder {folder}: {error.strerror}") from error
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{flag}: cannot make the folder {folder}: {there} is no folder, or cannot be written"
+        )
 
 
 def _budget(config: EvalConfig) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
+from vime_agents.deadlines import off_the_clock
 from vime_agents.policies.openai_chat import OpenAIChatPolicy, request_body
 from vime_agents.policies.pool import Player, PolicyPool
 from vime_agents.policies.response_cache import ResponseCache, exact_bytes
@@ -55,7 +56,8 @@ class CachedPolicy:
         request = request_digest(self.policy.base_url, body, conversation)
         with self._of_episode(conversation).asking(request) as asked:
             key = hashlib.sha256(request + b"/%d" % asked.number).digest()
-            generation = await self.cache.get(key)
+            with off_the_clock():  # the model took none of it, and it has a bound of its own
+                generation = await self.cache.get(key)
             if generation is not None:
                 generation = replace(generation, from_cache=True)
             else:
@@ -71,7 +73,7 @@ class CachedPolicy:
         await self.policy.aclose()
 
     def _of_episode(self, conversation: Conversation) -> Requests:
-        episode = conversation.of_episode or conversation.episode_id
+        episode = _episode_of(conversation)
         requests = self._asked.setdefault(episode, Requests())
         self._asked.move_to_end(episode)
         while len(self._asked) > _REMEMBERED:
@@ -125,7 +127,11 @@ def with_cache(player: Player, cache: ResponseCache) -> Player:
 
 def request_digest(base_url: str, body: Mapping[str, Any], conversation: Conversation) -> bytes:
     """SHA-256 of what is asked, of whom, and by which turn of whom."""
-    episode = conversation.of_episode or conversation.episode_id
-    who = [base_url, episode, conversation.agent, conversation.turn]
+    who = [base_url, _episode_of(conversation), conversation.agent, conversation.turn]
     # The order of keys counts: a chat template writes a tool's schema as it comes.
     return hashlib.sha256(exact_bytes([who, body])).digest()
+
+
+def _episode_of(conversation: Conversation) -> str:
+    """Its id without the attempt."""
+    return conversation.of_episode or conversation.episode_id

@@ -7,7 +7,10 @@ else: no lookup and no store raises.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -33,8 +36,11 @@ SELECT (SELECT application_id FROM pragma_application_id),
 """
 """In one statement, lest another process makes the file in between."""
 _TABLE = "CREATE TABLE answers (key BLOB PRIMARY KEY, answer BLOB NOT NULL)"
+_HEADER_BYTES = 100  # https://www.sqlite.org/fileformat.html, section 1.3
 _CHECKED_BYTES = 256 << 20
 """Larger files are not read through when they are opened."""
+_CHECKSUM_BYTES = 8
+"""In front of each answer: SQLite itself sees no flipped bit in one."""
 _OPEN_S, _LOOKUP_S, _READ_BUSY_S = 10.0, 5.0, 0.1
 
 
@@ -59,10 +65,11 @@ class ResponseCache:
         Raises:
             ConfigError: it cannot be opened, or is no cache of this release.
         """
-        self.path = Path(path)
+        self.path = Path(path).absolute()  # so that SQLite takes no name for something else, as ":memory:"
         self.failures = 0
         """Answers that could not be looked up or stored."""
         self._on_trouble = on_trouble
+        self._closed = False
         self._lock = threading.Lock()
         self._pending: list[tuple[bytes, bytes]] = []
         self._writes = _opened(self.path, busy_s)
@@ -92,9 +99,14 @@ class ResponseCache:
 
     def close(self) -> None:
         """Store what is left and free the file. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         self._writer.shutdown()
-        self._reader.shutdown()
-        self._reads.close()
+        closed = self._reader.submit(self._reads.close)
+        self._reader.shutdown(wait=False)
+        with contextlib.suppress(TimeoutError):  # a disk that does not answer: its thread closes it, if ever
+            closed.result(_LOOKUP_S)
         self._writes.close()
 
     def __enter__(self) -> Self:
@@ -133,15 +145,18 @@ def check_cache_file(path: str | Path) -> None:
     path = Path(path)
     if not path.exists():
         return
+    _check_writable(path)
     try:
-        # `immutable`: no lock, and no files beside it.
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-        try:
-            _is_ours(connection, path)
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise _unusable(path, error) from error
+        with path.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError as error:
+        raise ConfigError(f"--cache: cannot read {path}: {error.strerror}") from error
+    # Not by SQLite: of a file that another process writes to, it may see half of a change.
+    if header and (len(header) < _HEADER_BYTES or not header.startswith(b"SQLite format 3\0")):
+        raise _unusable(path, sqlite3.DatabaseError("file is not a database"))
+    if header:
+        schema, version, application = (int.from_bytes(header[at : at + 4], "big") for at in (40, 60, 68))
+        _check_identity(path, application, version, schema)
 
 
 def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
@@ -150,6 +165,8 @@ def _opened(path: Path, busy_s: float) -> sqlite3.Connection:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--cache: cannot make the folder {path.parent}: {error.strerror}") from error
+    if path.exists():
+        _check_writable(path)
     connection: sqlite3.Connection | None = None
     try:
         connection = sqlite3.connect(path, timeout=_OPEN_S, isolation_level=None, check_same_thread=False)
@@ -200,7 +217,11 @@ def _begin_wal(connection: sqlite3.Connection) -> None:
 
 def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether it is a cache of this release; False: it is empty. Raises ConfigError: something else."""
-    application, version, tables = connection.execute(_IDENTITY).fetchone()
+    return _check_identity(path, *connection.execute(_IDENTITY).fetchone())
+
+
+def _check_identity(path: Path, application: int, version: int, tables: int) -> bool:
+    """As `_is_ours`; `tables`: 0 when there are none."""
     if not (application or version or tables):
         return False
     if application != _APPLICATION_ID:
@@ -213,7 +234,15 @@ def _is_ours(connection: sqlite3.Connection, path: Path) -> bool:
     return True
 
 
+def _check_writable(path: Path) -> None:
+    """Raises ConfigError. SQLite would open it, and leave files beside it that keep its owner out."""
+    if not os.access(path, os.W_OK):
+        raise ConfigError(f"--cache: {path} cannot be written; make it writable, or give another file")
+
+
 def _unusable(path: Path, error: sqlite3.Error) -> ConfigError:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        return ConfigError(f"--cache: another process holds {path} ({error}); try again")
     return ConfigError(f"--cache: {path} cannot be used ({error}); give another file, or delete it")
 
 
@@ -235,13 +264,21 @@ def exact_bytes(value: Any) -> bytes:
 
 def _encoded(generation: Generation) -> bytes:
     usage = asdict(generation.usage)
-    return exact_bytes([generation.message, generation.finish_reason, usage])
+    data = exact_bytes([generation.message, generation.finish_reason, usage])
+    return _checksum(data) + data
 
 
 def _decoded(data: bytes) -> Generation:
     """The inverse of `_encoded`. Raises ValueError, ContractError: it is none."""
+    checksum, data = data[:_CHECKSUM_BYTES], data[_CHECKSUM_BYTES:]
+    if checksum != _checksum(data):
+        raise ValueError("an answer is damaged")
     try:
         message, finish_reason, usage = json.loads(data.decode("utf-8", "surrogatepass"))
         return Generation(message=check_message(message), finish_reason=finish_reason, usage=Usage(**usage))
     except (TypeError, AttributeError) as error:
         raise ValueError(f"not an answer: {error}") from error
+
+
+def _checksum(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:_CHECKSUM_BYTES]

@@ -88,3 +88,10 @@ def test_the_json_has_every_number_of_the_scale():
 def test_the_list_has_every_check_once():
     names = [line.split()[0] for line in format_list().splitlines() if line.startswith("  ")]
     assert sorted(names) == sorted(all_ids())
+
+
+def test_whole_numbers_are_told_whole():
+    passed = replace(
+        result("task-ids", "tasks", "passed"), measured={"tasks_in_split": 1319, "reset_ms": 1.23456}
+    )
+    assert "[tasks_in_split 1319, reset_ms 1.23]" in format_report(report(passed))

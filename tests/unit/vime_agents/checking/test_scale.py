@@ -154,6 +154,18 @@ async def test_tasks_that_cannot_be_read_in_time_are_told_of(monkeypatch: pytest
     finally:
         go_on.set()
     assert (result.state, result.reason) == ("not run", "500 tasks were not read within 0.15 s")
+    assert session.hung  # its thread goes on: the process is not used any further
+
+
+async def test_an_authors_own_time_out_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_task(env: Any, rng: Any) -> Any:
+        raise TimeoutError("the hub does not answer")
+
+    monkeypatch.setattr(gallery.SingleTurn, "make_task", make_task)
+    session = kit.Session("gallery:SingleTurn", scale=SMALL)
+    result = await session.run("task-json")
+    assert "the hub does not answer" in result.reason + str(result.findings)
+    assert not session.hung
 
 
 @pytest.mark.parametrize(
@@ -166,10 +178,12 @@ async def test_tasks_that_cannot_be_read_in_time_are_told_of(monkeypatch: pytest
         ("lag_s", 0.009),
         ("lag_s", 5.1),
         ("lag_s", math.nan),
+        ("call_s", 0),
+        ("num_listed_tasks", 0),
     ],
 )
 def test_a_scale_that_would_say_nothing_is_refused_by_name(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"Scale\.{field}: {value}"):
+    with pytest.raises(ConfigError, match=rf"Scale\.{field}: .*{value}"):
         replace(FULL, **{field: value})
 
 

@@ -13,6 +13,7 @@ from vime_agents.cli.evaluate_plan import plan_of
 from vime_agents.config import EvalConfig
 from vime_agents.policies.metered import Spent
 
+FILE = __file__
 NOBODY = "http://127.0.0.1:1/v1#m"
 """A server that is not there: whoever calls it fails."""
 
@@ -81,6 +82,8 @@ def test_what_the_run_would_refuse_is_refused(capsys: pytest.CaptureFixture[str]
         (["eval", "cli_envs:Sum", "-m", "gpt"], "--model: must be"),
         (["eval", "cli_envs:Sum", "-m", "http://HOST:PORT/v1#NAME"], "is no URL"),
         (["eval", "cli_envs:Sum", "-m", f"vllm:{tmp_path}/none"], "does not exist"),
+        (["eval", "cli_envs:Sum", "-m", NOBODY, "--cache", f"{FILE}/c"], "--cache: cannot make the folder"),
+        (["eval", "cli_envs:Sum", "-m", NOBODY, "--out", f"{FILE}/run"], "--out: cannot make the folder"),
         (["eval", "cli_envs:OnlyTest", "-m", NOBODY, "--split", "train"], "(train) is empty"),
         (["eval", "TicTacToe-v0", "-m", NOBODY, "--agents", "O=gpt"], "--agents: must be"),
         (["eval", "TicTacToe-v0", "-m", NOBODY, "--agents", "P=scripted:gold"], "unknown agent or role 'P'"),

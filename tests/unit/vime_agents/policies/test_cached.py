@@ -13,7 +13,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tests.unit.vime_agents.loop_clock import LoopClock
 from vime_agents import messages as msg
+from vime_agents.deadlines import Deadline
 from vime_agents.errors import EngineError, EngineRejected
 from vime_agents.messages import Message
 from vime_agents.policies import cached
@@ -99,6 +101,21 @@ async def test_the_same_request_is_answered_without_the_server(server: Any, path
     assert again == replace(told, from_cache=True)
     assert again.usage.cached_prompt_tokens == 4
     assert numbered.num_requests == 1
+
+
+async def test_a_slow_file_is_no_time_out_of_the_model(server: Any, cache: ResponseCache) -> None:
+    _, url = server
+    policy = CachedPolicy(chat(url), cache)
+
+    async def slow(key: bytes) -> None:
+        await clock.advance(60.0)
+
+    cache.get = slow  # type: ignore[method-assign]
+    async with Deadline(10.0) as deadline:
+        clock = LoopClock()
+        assert (await ask(policy, talk())).message["role"] == "assistant"
+        assert deadline.elapsed_s < 10.0
+    await policy.aclose()
 
 
 OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -250,10 +251,65 @@ async def test_an_answer_that_cannot_be_read_is_none(tmp_path: Path) -> None:
             b'[{}, "stop", {"tokens": 1}]',
             b"\xff",
         ]
-        connection.executemany(
-            "INSERT INTO answers VALUES (?, ?)", [(bytes([i]), b) for i, b in enumerate(broken)]
-        )
+        rows = [(bytes([i]), response_cache._checksum(b) + b) for i, b in enumerate(broken)]
+        connection.executemany("INSERT INTO answers VALUES (?, ?)", rows)
     connection.close()
     with ResponseCache(path) as cache:
         assert [await cache.get(bytes([i])) for i in range(len(broken))] == [None] * len(broken)
         assert cache.failures == len(broken)
+
+
+async def test_an_answer_with_a_flipped_bit_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    stored(path, (b"k", answer("5")))
+    with sqlite3.connect(path) as connection:
+        ((data,),) = connection.execute("SELECT answer FROM answers")
+        assert data.count(b'"5"') == 1
+        connection.execute("UPDATE answers SET answer = ?", (data.replace(b'"5"', b'"4"'),))
+    connection.close()
+    with ResponseCache(path) as cache:
+        assert await cache.get(b"k") is None
+        assert cache.failures == 1
+
+
+def test_looking_at_a_file_that_another_process_changes_refuses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "c.sqlite"
+    stored(path, (b"k", answer()))
+    content = bytearray(path.read_bytes())
+    content[28:32] = (1000).to_bytes(4, "big")  # pages: the first one is written before the file has grown
+    path.write_bytes(content)
+    check_cache_file(path)
+
+
+def test_what_cannot_be_written_is_refused_before_sqlite_touches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c.sqlite"
+    stored(path)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as of another user's; root may write everything
+    for look in (check_cache_file, ResponseCache):
+        with pytest.raises(ConfigError, match=r"c\.sqlite cannot be written"):
+            look(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_name_means_something_else_to_sqlite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored(Path(":memory:"), (b"k", answer()))
+    assert looked_up(Path(":memory:"), b"k") == answer()
+    assert (tmp_path / ":memory:").is_file()
+
+
+def test_a_file_that_another_process_holds_is_called_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c.sqlite"
+    stored(path)
+    monkeypatch.setattr(response_cache, "_OPEN_S", 0.01)
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(ConfigError, match=r"another process holds .*try again"):
+            ResponseCache(path)
+    finally:
+        holder.close()
