@@ -86,7 +86,7 @@ class UnknownIdError(VimeAgentsError, LookupError):
         self.kind, self.name = kind, name
         self.known = sorted(known)
         self.suggestion = nearest(name, self.known)
-        hint = did_you_mean(name, self.known)
+        hint = _did_you_mean(self.suggestion, "{!r}")
         listing = f" Known: {', '.join(self.known)}." if 0 < len(self.known) <= 20 else ""
         super().__init__(f"unknown {kind} {name!r}.{hint}{listing}")
 
@@ -330,5 +330,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 def did_you_mean(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     """A question to end a message with, the nearest known name in `form`; empty when none is close."""
-    close = nearest(name, known)
+    return _did_you_mean(nearest(name, known), form)
+
+
+def _did_you_mean(close: str | None, form: str) -> str:
     return f" Did you mean {form.format(close)}?" if close else ""

@@ -15,7 +15,6 @@ from vime_agents.task import Task, content_id
 
 async def _tasks(session: Session, split: str | None = None) -> list[Task]:
     env = session.cls(split=split or session.split)
-
     most = max(session.scale.num_listed_tasks, session.scale.num_tasks)
 
     def read() -> list[Task]:

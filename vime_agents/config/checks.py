@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from vime_agents.config.sizes import bytes_of
@@ -91,11 +92,16 @@ _NOT_SUPERVISED = (
 def _check_supervised(config: TrainConfig) -> None:
     if config.prompt_data is None:
         raise ConfigError("--loss-type sft_loss: needs conversations to learn; give --prompt-data")
-    for name in _NOT_SUPERVISED:
+    for given in _changed(config, _NOT_SUPERVISED):
+        raise ConfigError(f"{given}: has no part in --loss-type sft_loss; drop it")
+
+
+def _changed(config: TrainConfig, names: Iterable[str]) -> Iterator[str]:
+    """`--flag value` of each of these settings that is not as it is by default."""
+    for name in names:
         value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
         if value != default:
-            flag = "--" + name.replace("_", "-")
-            raise ConfigError(f"{flag} {value}: has no part in --loss-type sft_loss; drop it")
+            yield f"--{name.replace('_', '-')} {value}"
 
 
 def _check_groups(config: TrainConfig) -> None:
@@ -321,18 +327,12 @@ def _check_snapshots(config: TrainConfig) -> None:
                 f"--rollout-num-engines {config.rollout_num_engines}, and each uses one of them; give no more"
             )
         return
-    for name in (
-        "snapshot_interval",
-        "num_snapshots",
-        "snapshot_num_engines",
-        "snapshot_num_gpus_per_engine",
-    ):
-        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
-        if value != default:
-            raise ConfigError(
-                f"--{name.replace('_', '-')} {value}: nobody in --agents plays snapshots of the policy; give "
-                "--agents AGENT=snapshots, or drop the flag"
-            )
+    names = ("snapshot_interval", "num_snapshots", "snapshot_num_engines", "snapshot_num_gpus_per_engine")
+    for given in _changed(config, names):
+        raise ConfigError(
+            f"{given}: nobody in --agents plays snapshots of the policy; give --agents AGENT=snapshots, or "
+            "drop the flag"
+        )
 
 
 def _check_sampling(config: TrainConfig) -> None:
@@ -393,10 +393,9 @@ def _check_loss(config: TrainConfig) -> None:
     _check_truncated_sampling(config)
     if config.tis_clip_low > config.tis_clip:
         raise ConfigError(f"--tis-clip-low {config.tis_clip_low} is above --tis-clip {config.tis_clip}")
-    for name in ("tis_clip", "tis_clip_low", "tis_level", "tis_mode"):
-        value, default = getattr(config, name), type(config).__dataclass_fields__[name].default
-        if not config.use_tis and value != default:
-            raise ConfigError(f"--{name.replace('_', '-')} {value}: has no effect without --use-tis")
+    if not config.use_tis:
+        for given in _changed(config, ("tis_clip", "tis_clip_low", "tis_level", "tis_mode")):
+            raise ConfigError(f"{given}: has no effect without --use-tis")
     _check_kl(config)
     _check_frozen_models(config)
 

@@ -112,7 +112,7 @@ async def evaluate(
         sandboxes=sandboxes,
         keep_graded=keep_graded,
     )
-    comparisons = getattr(registry.env_class(env_id), "group_rewards", ())
+    comparisons = comparisons_of(env_id)
     groups, tally = GroupRewarder(comparisons, samples_per_task), Tally(opponents=opponents)
     for episode in finished:
         tally.add(episode)
@@ -225,9 +225,14 @@ def opponents_of(env_id: str, agents: str, *, rotate_seats: bool = False) -> fro
     return cast_of(env_id, anybody, assigned, rotate_seats=rotate_seats)[1]
 
 
+def comparisons_of(env_id: str) -> Sequence[Any]:
+    """The env's `group_rewards`, which compare the episodes of a task; most have none."""
+    return getattr(registry.env_class(env_id), "group_rewards", ())
+
+
 def compared_episodes(env_id: str, samples_per_task: int) -> int:
-    """How many episodes of a task are compared with each other (`group_rewards`), and stay together."""
-    return samples_per_task if getattr(registry.env_class(env_id), "group_rewards", ()) else 1
+    """How many episodes of a task are compared with each other, and stay together."""
+    return samples_per_task if comparisons_of(env_id) else 1
 
 
 def env_maker(env_id: str, *, split: str, seed: int) -> Callable[[], AnyEnv]:

@@ -23,7 +23,7 @@ from vime_agents.config.evaluation import EvalConfig
 from vime_agents.env import AgentEnv
 from vime_agents.episode import Episode
 from vime_agents.errors import ConfigError, did_you_mean
-from vime_agents.evaluation.evaluate import env_maker
+from vime_agents.evaluation.evaluate import comparisons_of, env_maker
 from vime_agents.evaluation.paired import SAME
 from vime_agents.evaluation.regrade import Regrader, Result, SingleAgentEnv
 from vime_agents.evaluation.report import EvalReport, Tally, without_nan
@@ -126,7 +126,7 @@ async def rescore(
     config = EvalConfig.from_dict({**stored.settings, "env": env_id, "out": str(out)})
     make_env = _env_maker(env_id, config, keep)
     tasks, other_tasks = tasks_to_grade_on(stored, make_env, tasks_from)
-    comparisons = getattr(registry.env_class(env_id), "group_rewards", ())
+    comparisons = comparisons_of(env_id)
     account, started = _Account(), time.monotonic()
     async with _sandboxes(env_id, config.max_sandboxes) as sandboxes:
         grader = Regrader(make_env, env_id, tasks, frozenset(keep), config.turn_timeout, sandboxes)

@@ -14,7 +14,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -128,7 +128,8 @@ class ResponseCache:
         if not batch:
             return
         try:
-            _in_transaction(self._writes, "INSERT OR IGNORE INTO answers VALUES (?, ?)", batch)
+            with _transaction(self._writes):
+                self._writes.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", batch)
         except sqlite3.Error as error:
             self._failed(len(batch), str(error))
 
@@ -186,16 +187,11 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
     _begin_wal(connection)
     # A power cut may lose the last answers, but never the file; that spares a sync for each of them.
     connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         if not _is_ours(connection, path):
             connection.execute(_TABLE)
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.rollback()
-        raise
     if path.stat().st_size <= _CHECKED_BYTES:
         (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if found != "ok":
@@ -246,10 +242,11 @@ def _unusable(path: Path, error: sqlite3.Error) -> ConfigError:
     return ConfigError(f"--cache: {path} cannot be used ({error}); give another file, or delete it")
 
 
-def _in_transaction(connection: sqlite3.Connection, statement: str, rows: list[tuple[bytes, bytes]]) -> None:
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        connection.executemany(statement, rows)
+        yield
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # of some errors SQLite rolls back by itself

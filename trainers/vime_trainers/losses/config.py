@@ -129,9 +129,8 @@ class LossConfig:
                 raise ConfigError(f"loss.{name} = {value} has no part in loss.loss_type = {self.loss_type!r}")
 
     def _check_corrections(self) -> None:
-        shape = {"tis_clip_low": 0.0, "tis_level": "token", "tis_mode": "truncate"}
-        for name, default in shape.items():
-            value = getattr(self, name)
+        for name in ("tis_clip_low", "tis_level", "tis_mode"):
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
             if self.tis_clip is None and value != default:
                 raise ConfigError(f"loss.{name} = {value!r} with loss.tis_clip = None has no effect: set it")
         if self.tis_clip is not None and self.old_logprobs == "rollout":

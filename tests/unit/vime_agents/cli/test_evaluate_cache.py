@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.unit.vime_agents.cli.chat_server import ChatServer
+from tests.unit.vime_agents.full_disk import full_disk
 from vime_agents.cli import main
-from vime_agents.policies import response_cache
 from vime_agents.storage.episodes import read_episodes
 
 DIFFERS = {"duration_s", "usage", "cost", "call_p50_s", "call_p95_s", "cache_hits"}
@@ -172,14 +171,7 @@ def test_opponents_behind_a_server_are_not_asked_again_either(
 def test_a_full_disk_is_told_once_and_fails_no_episode(
     server: ChatServer, flags: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect = sqlite3.connect
-
-    def small(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection = connect(*args, **kwargs)
-        connection.execute("PRAGMA max_page_count = 4")
-        return connection
-
-    monkeypatch.setattr(response_cache.sqlite3, "connect", small)
+    full_disk(monkeypatch, pages=4)
     assert main([*flags, "-n", "100", "--no-json"]) == 0
     captured = capsys.readouterr()
     assert "100: 100 ok, 0 truncated, 0 failed" in captured.out

@@ -210,7 +210,7 @@ async def test_a_cancelled_call_frees_its_place(server: Room) -> None:
     first.cancel()
     await server.came_to(2)
     server.held.set()
-    await second
+    assert (await second).message["content"] == "4"
     await policy.aclose()
 
 

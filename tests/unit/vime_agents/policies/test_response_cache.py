@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.vime_agents.full_disk import full_disk
 from vime_agents import messages as msg
 from vime_agents.errors import ConfigError
 from vime_agents.policies import response_cache
@@ -192,22 +193,10 @@ def test_looking_whether_it_is_a_cache_makes_nothing(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------- what goes wrong later
 
 
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of this test stay as small as they are when they were made."""
-    connect = sqlite3.connect
-
-    def bounded(*args: Any, **kwargs: Any) -> sqlite3.Connection:
-        connection = connect(*args, **kwargs)
-        connection.execute("PRAGMA max_page_count = 8")
-        return connection
-
-    monkeypatch.setattr(response_cache.sqlite3, "connect", bounded)
-
-
 async def test_a_full_disk_costs_answers_and_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full_disk(monkeypatch)
+    full_disk(monkeypatch, pages=8)
     told: list[str] = []
     with ResponseCache(tmp_path / "c.sqlite", on_trouble=told.append) as cache:
         for n in range(20):
